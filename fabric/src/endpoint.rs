@@ -1,0 +1,168 @@
+//! The three roles: an endpoint (queue pair), a completion queue, and who lets peers in.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::mem::AccessError;
+use crate::work::{Completion, PostError, RegionId, RemoteAddr, WorkRequest};
+
+/// Which backend an endpoint belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FabricKind {
+    /// Shared memory of one host.
+    Shm,
+    /// RC queue pairs.
+    Verbs,
+    /// A byte stream: SEND and RECV only.
+    Tcp,
+    /// The seeded simulation.
+    Sim,
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shm => "shm",
+            Self::Verbs => "verbs",
+            Self::Tcp => "tcp",
+            Self::Sim => "sim",
+        })
+    }
+}
+
+/// What an endpoint can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caps {
+    /// Which backend.
+    pub kind: FabricKind,
+    /// READ, WRITE, CAS and FAA exist.
+    pub one_sided: bool,
+    /// [`Endpoint::read_now`] answers: a READ is a load, not a round trip.
+    pub reads_now: bool,
+    /// Longest message of a SEND.
+    pub max_message_bytes: usize,
+    /// Requests that may be outstanding at once.
+    pub send_depth: usize,
+}
+
+/// One end of a connection: a queue pair. All methods may be called by several threads; none
+/// blocks on I/O.
+///
+/// Orderings (design.md 8): a WRITE, then a CAS or SEND posted later on the same endpoint, take
+/// effect in that order. READ and READ do not: wait for the first completion where it matters.
+pub trait Endpoint: Send + Sync + fmt::Debug {
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Takes requests from the front of `chain` and rings one doorbell for all of them. What
+    /// could not be taken stays in `chain`.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] when some were left; the others when none can ever be taken, and the
+    /// offending request is at the front of `chain`.
+    fn post(&self, chain: &mut std::collections::VecDeque<WorkRequest>) -> Result<(), PostError>;
+
+    /// Makes a region of the peer's reachable, as its owner described it. May block briefly: it
+    /// is set-up, not data path. Attaching twice is the same as once.
+    ///
+    /// # Errors
+    /// When the owner does not offer the region, or the descriptor is not one of this fabric's.
+    fn attach(&self, region: RegionId, descriptor: &[u8]) -> Result<(), AttachError>;
+
+    /// A READ done at once, where the peer's memory can be loaded ([`Caps::reads_now`]): the
+    /// fast path, without a completion. `None` where it cannot. `into` is filled whole;
+    /// `remote.offset_bytes` must be a multiple of 8.
+    fn read_now(&self, remote: RemoteAddr, into: &mut [u64]) -> Option<Result<(), AccessError>>;
+
+    /// As [`Self::read_now`], for any alignment and length: large values, straight to where the
+    /// caller wants them.
+    fn read_bytes_now(
+        &self,
+        remote: RemoteAddr,
+        into: &mut [u8],
+    ) -> Option<Result<(), AccessError>>;
+
+    /// A hint that `len_bytes` at `remote` will be read soon.
+    fn prefetch(&self, _remote: RemoteAddr, _len_bytes: usize) {}
+
+    /// Ends the connection. What is outstanding is flushed, then `Disconnected` is delivered.
+    fn close(&self);
+
+    /// Whether it is known to be dead.
+    fn is_closed(&self) -> bool;
+}
+
+/// Where completions of any number of endpoints arrive; polling costs the same however many
+/// there are.
+pub trait CompletionQueue: Send + Sync {
+    /// Appends up to `max` completions to `out` and returns how many. Never blocks. Also makes
+    /// what was posted before go out, where the fabric gathers (tcp).
+    fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize;
+
+    /// Sleeps until something may be there to poll, [`Self::wake`] is called, or the time is
+    /// over. The caller has spun before, if it wants to. One thread waits at a time; others
+    /// return [`Wait::Busy`] at once.
+    fn wait(&self, timeout: Duration) -> Wait;
+
+    /// Ends the current or the next wait.
+    fn wake(&self);
+}
+
+/// How a [`CompletionQueue::wait`] ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Poll now.
+    Ready,
+    /// The time is over.
+    TimedOut,
+    /// Another thread waits already.
+    Busy,
+}
+
+/// Who decides about peers that connect to a listener, and which regions they may see.
+pub trait Admission: Send + Sync {
+    /// A peer shows its ticket. Returns the context of its endpoint: the number that every
+    /// completion of it carries.
+    ///
+    /// # Errors
+    /// [`Refused`] closes the connection; nothing of the server was shown to the peer.
+    fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused>;
+
+    /// The memory behind a region that the peer of `context` asks for, or `None` when it must
+    /// not see it.
+    fn region(
+        &self,
+        context: u64,
+        region: RegionId,
+    ) -> Option<(std::sync::Arc<crate::mem::Memory>, crate::work::Rights)>;
+}
+
+/// A peer was not let in; the text is for the log and may be sent to the peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not admitted: {0}")]
+pub struct Refused(pub String);
+
+/// Why a region could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The owner does not offer it (any more) to this session.
+    #[error("region {0:?} is not offered: it may be gone; read the catalog again")]
+    NotOffered(RegionId),
+    /// The region number is beyond what this side keeps.
+    #[error("region {0:?} is beyond the limit of {1} regions")]
+    TooMany(RegionId, usize),
+    /// The connection ended.
+    #[error("the connection is closed: reconnect")]
+    Closed,
+    /// The system refused to map it.
+    #[error("cannot map region {region:?}: {source}")]
+    Map {
+        /// Which region.
+        region: RegionId,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The fabric has no one-sided operations.
+    #[error("this fabric has no one-sided operations")]
+    NotOneSided,
+}

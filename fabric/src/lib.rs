@@ -1,0 +1,34 @@
+//! How bytes reach the other side, for `onesided` and nothing else in particular.
+//!
+//! One contract, modelled on `ibv_post_send` and `ibv_poll_cq`, and a backend per way of
+//! reaching a peer:
+//!
+//! | backend | READ, WRITE, CAS, FAA | SEND/RECV | used by |
+//! |---|---|---|---|
+//! | [`shm`] | loads and stores in a mapped memfd | rings with futex wake-ups | peers on one host |
+//! | [`tcp`] | no: [`PostError::NotOneSided`] | length-prefixed frames | everybody else |
+//! | [`sim`] | torn word by word, reordered, from a seed | a queue that delays | tests |
+//!
+//! Method order for a peer: make a [`CompletionQueue`], make or accept an [`Endpoint`] on it,
+//! [`Endpoint::attach`] the regions that the other side names, then [`Endpoint::post`] chains of
+//! [`WorkRequest`]s and [`CompletionQueue::poll`] their [`Completion`]s.
+//!
+//! This crate knows no opcodes, tables or keys. All unsafe code of the project is in here, in
+//! [`mem`] and in the system-call modules of [`shm`].
+
+pub mod buffer;
+pub mod endpoint;
+pub mod mem;
+pub mod shm;
+pub mod sim;
+pub mod tcp;
+pub mod work;
+
+pub use buffer::{Buffer, BufferPool};
+pub use endpoint::{
+    Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
+};
+pub use mem::{AccessError, Memory};
+pub use work::{
+    Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,
+};

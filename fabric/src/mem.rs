@@ -1,0 +1,464 @@
+//! The raw-memory accessor: the one place that touches memory which somebody else may write.
+//!
+//! Rules, cited by every unsafe block as R1 to R4:
+//!
+//! - **R1** The mapping `[base, base + len_bytes)` is valid from construction to drop: it is never
+//!   unmapped, remapped or truncated while a `Memory` exists. (A memfd is sealed against
+//!   shrinking before another process sees it, and a foreign one is refused unless it is.)
+//! - **R2** No reference into the mapping is ever made, except `&AtomicU64` and `&AtomicU8` for the
+//!   length of one access: others write concurrently.
+//! - **R3** Every access is checked against `len_bytes` and alignment first; `base` is page-aligned.
+//! - **R4** Stores happen only if this side mapped the memory writable.
+//!
+//! Words are 8 bytes, little-endian (asserted), relaxed, with fences where the protocol needs
+//! them: reads end with an acquire fence, [`Memory::store`] releases what was written before.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::work::Rights;
+
+const _: () = assert!(cfg!(target_endian = "little"), "layouts are little-endian words");
+const _: () = assert!(size_of::<usize>() == 8, "addresses are 64-bit");
+
+/// Why an access was refused, before it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AccessError {
+    /// It does not lie inside the region.
+    #[error("{len_bytes} bytes at {offset_bytes} are outside a region of {region_bytes} bytes")]
+    OutOfBounds {
+        /// Start of the access.
+        offset_bytes: u64,
+        /// Its length.
+        len_bytes: u64,
+        /// Length of the region.
+        region_bytes: u64,
+    },
+    /// A word access whose offset is not a multiple of 8.
+    #[error("offset {0} is not a multiple of 8")]
+    Misaligned(u64),
+    /// A store or atomic into memory that is mapped read-only.
+    #[error("the region is read-only to this side")]
+    ReadOnly,
+    /// The region was never attached.
+    #[error("region {0} is not attached")]
+    NotAttached(u32),
+}
+
+/// Called before each word is stored: a simulation lets readers run in between.
+pub trait StoreHook: Send + Sync {
+    /// A store into some memory of this hook's world is about to happen.
+    fn before_store(&self);
+}
+
+/// A piece of memory that this process and others may access at the same time.
+pub struct Memory {
+    base: NonNull<u8>,
+    len_bytes: usize,
+    rights: Rights,
+    fd: Option<OwnedFd>,
+    hook: Option<Arc<dyn StoreHook>>,
+}
+
+// SAFETY: R1 to R3: the mapping outlives the value and is only accessed by atomic operations.
+unsafe impl Send for Memory {}
+// SAFETY: as for `Send`; every access through `&self` is atomic (R2).
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("len_bytes", &self.len_bytes)
+            .field("rights", &self.rights)
+            .field("shared", &self.fd.is_some())
+            .finish()
+    }
+}
+
+impl Memory {
+    /// Zeroed memory of this process alone.
+    ///
+    /// # Errors
+    /// When the system has no such amount.
+    pub fn private(len_bytes: usize) -> std::io::Result<Self> {
+        Self::map_at(None, len_bytes, Rights::ReadWrite, None)
+    }
+
+    /// Zeroed memory of this process whose stores are announced to `hook` first.
+    ///
+    /// # Errors
+    /// When the system has no such amount.
+    pub fn hooked(len_bytes: usize, hook: Arc<dyn StoreHook>) -> std::io::Result<Self> {
+        Self::map_at(None, len_bytes, Rights::ReadWrite, Some(hook))
+    }
+
+    /// Zeroed memory in a memfd that other processes can be given. It can never shrink or grow;
+    /// with `peers` read-only nobody can map it writable any more, this mapping excepted.
+    ///
+    /// # Errors
+    /// When the system has no memfd, seals or such an amount.
+    pub fn shared(name: &str, len_bytes: usize, peers: Rights) -> std::io::Result<Self> {
+        let fd = rustix::fs::memfd_create(
+            name,
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::NOEXEC_SEAL,
+        )
+        // Kernels before 6.3 do not know NOEXEC_SEAL.
+        .or_else(|_| {
+            rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        })?;
+        rustix::fs::ftruncate(&fd, len_bytes as u64)?;
+        let memory = Self::map_at(Some(fd), len_bytes, Rights::ReadWrite, None)?;
+        let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        if peers == Rights::ReadOnly {
+            seals |= SealFlags::FUTURE_WRITE;
+        }
+        if let Some(fd) = &memory.fd {
+            rustix::fs::fcntl_add_seals(fd, seals)?;
+        }
+        Ok(memory)
+    }
+
+    /// Maps a memfd that another process made.
+    ///
+    /// # Errors
+    /// When it is shorter than `len_bytes`, could be truncated later (an access would then kill
+    /// this process), or cannot be mapped with these rights.
+    pub fn foreign(fd: OwnedFd, len_bytes: usize, rights: Rights) -> std::io::Result<Self> {
+        let invalid = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(invalid("the peer's memory is not sealed against shrinking"));
+        }
+        if rustix::fs::fstat(&fd)?.st_size < i64::try_from(len_bytes).unwrap_or(i64::MAX) {
+            return Err(invalid("the peer's memory is shorter than it says"));
+        }
+        Self::map_at(Some(fd), len_bytes, rights, None)
+    }
+
+    fn map_at(
+        fd: Option<OwnedFd>,
+        len_bytes: usize,
+        rights: Rights,
+        hook: Option<Arc<dyn StoreHook>>,
+    ) -> std::io::Result<Self> {
+        let prot = match rights {
+            Rights::ReadOnly => ProtFlags::READ,
+            Rights::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let mapped = match &fd {
+            // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+            Some(fd) => unsafe {
+                rustix::mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, 0)
+            },
+            // SAFETY: as above.
+            None => unsafe {
+                rustix::mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    len_bytes,
+                    prot,
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            },
+        }?;
+        let base = NonNull::new(mapped.cast::<u8>())
+            .ok_or_else(|| std::io::Error::other("mmap returned the null address"))?;
+        Ok(Self { base, len_bytes, rights, fd, hook })
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// The memfd behind it, to be passed to another process.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Gives back the physical pages that lie wholly inside the range; they read as zero
+    /// afterwards. For a memfd, for all who map it.
+    ///
+    /// # Errors
+    /// When the range is outside, or the system refuses.
+    pub fn release(&self, offset_bytes: usize, len_bytes: usize) -> std::io::Result<()> {
+        self.check(offset_bytes, len_bytes).map_err(std::io::Error::other)?;
+        let page = rustix::param::page_size();
+        let start = offset_bytes.next_multiple_of(page);
+        let end = (offset_bytes + len_bytes) / page * page;
+        if start >= end {
+            return Ok(());
+        }
+        if let Some(fd) = &self.fd {
+            use rustix::fs::FallocateFlags as F;
+            let (start, len) = (start as u64, (end - start) as u64);
+            return Ok(rustix::fs::fallocate(fd, F::PUNCH_HOLE | F::KEEP_SIZE, start, len)?);
+        }
+        self.zero(start, end - start).map_err(std::io::Error::other)
+    }
+
+    #[inline]
+    fn check(&self, offset_bytes: usize, len_bytes: usize) -> Result<(), AccessError> {
+        if offset_bytes <= self.len_bytes && len_bytes <= self.len_bytes - offset_bytes {
+            return Ok(());
+        }
+        Err(AccessError::OutOfBounds {
+            offset_bytes: offset_bytes as u64,
+            len_bytes: len_bytes as u64,
+            region_bytes: self.len_bytes as u64,
+        })
+    }
+
+    #[inline]
+    fn check_word(&self, offset_bytes: usize) -> Result<(), AccessError> {
+        if !offset_bytes.is_multiple_of(8) {
+            return Err(AccessError::Misaligned(offset_bytes as u64));
+        }
+        self.check(offset_bytes, 8)
+    }
+
+    fn check_writable(&self) -> Result<(), AccessError> {
+        if self.rights == Rights::ReadOnly { Err(AccessError::ReadOnly) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn before_store(&self) {
+        if let Some(hook) = &self.hook {
+            hook.before_store();
+        }
+    }
+
+    /// The word at a checked, aligned offset, for one access.
+    #[inline]
+    fn word(&self, offset_bytes: usize) -> &AtomicU64 {
+        debug_assert!(self.check_word(offset_bytes).is_ok());
+        // SAFETY: R3: the caller checked that the offset is inside the mapping.
+        let at = unsafe { self.base.add(offset_bytes) }.cast::<u64>().as_ptr();
+        // SAFETY: R1 and R3: valid and aligned; R2: atomic, and used for one access.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// The byte at a checked offset, for one access: edges of unaligned copies only.
+    #[inline]
+    fn byte(&self, offset_bytes: usize) -> &AtomicU8 {
+        debug_assert!(self.check(offset_bytes, 1).is_ok());
+        // SAFETY: R3: the caller checked that the offset is inside the mapping.
+        let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
+        // SAFETY: R1 and R3: valid; R2: atomic, and used for one access.
+        unsafe { AtomicU8::from_ptr(at) }
+    }
+
+    /// Loads one word, acquiring.
+    ///
+    /// # Errors
+    /// When it is outside or misaligned.
+    #[inline]
+    pub fn load(&self, offset_bytes: usize) -> Result<u64, AccessError> {
+        self.check_word(offset_bytes)?;
+        Ok(self.word(offset_bytes).load(Ordering::Acquire))
+    }
+
+    /// Stores one word, releasing; and nothing that is written afterwards can be seen before it
+    /// by who reads with [`Self::read_words`].
+    ///
+    /// # Errors
+    /// When it is outside, misaligned or read-only.
+    #[inline]
+    pub fn store(&self, offset_bytes: usize, value: u64) -> Result<(), AccessError> {
+        self.check_word(offset_bytes)?;
+        self.check_writable()?;
+        self.before_store();
+        self.word(offset_bytes).store(value, Ordering::Release);
+        // A dead mark must be seen before the bytes that reuse the place.
+        fence(Ordering::Release);
+        Ok(())
+    }
+
+    /// If the word is `expected`, makes it `new`. `Ok` holds what was there before: it took
+    /// effect if that equals `expected`.
+    ///
+    /// # Errors
+    /// When it is outside, misaligned or read-only.
+    pub fn compare_swap(&self, at: usize, expected: u64, new: u64) -> Result<u64, AccessError> {
+        self.check_word(at)?;
+        self.check_writable()?;
+        self.before_store();
+        let word = self.word(at);
+        let outcome = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+        Ok(outcome.unwrap_or_else(|found| found))
+    }
+
+    /// Adds to the word, wrapping; returns what was there before.
+    ///
+    /// # Errors
+    /// When it is outside, misaligned or read-only.
+    pub fn fetch_add(&self, at: usize, add: u64) -> Result<u64, AccessError> {
+        self.check_word(at)?;
+        self.check_writable()?;
+        self.before_store();
+        Ok(self.word(at).fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// ORs bits into the word; returns what was there before.
+    ///
+    /// # Errors
+    /// When it is outside, misaligned or read-only.
+    pub fn fetch_or(&self, at: usize, bits: u64) -> Result<u64, AccessError> {
+        self.check_word(at)?;
+        self.check_writable()?;
+        self.before_store();
+        Ok(self.word(at).fetch_or(bits, Ordering::AcqRel))
+    }
+
+    /// Replaces the word; returns what was there before.
+    ///
+    /// # Errors
+    /// When it is outside, misaligned or read-only.
+    pub fn swap(&self, at: usize, value: u64) -> Result<u64, AccessError> {
+        self.check_word(at)?;
+        self.check_writable()?;
+        self.before_store();
+        Ok(self.word(at).swap(value, Ordering::AcqRel))
+    }
+
+    /// The word itself, for waiting on it with a futex.
+    ///
+    /// # Errors
+    /// When it is outside or misaligned.
+    pub(crate) fn atomic(&self, offset_bytes: usize) -> Result<&AtomicU64, AccessError> {
+        self.check_word(offset_bytes)?;
+        Ok(self.word(offset_bytes))
+    }
+
+    /// Copies whole words out. They may belong to different moments; later reads happen after
+    /// these.
+    ///
+    /// # Errors
+    /// When the range is outside or misaligned.
+    #[inline]
+    pub fn read_words(&self, offset_bytes: usize, into: &mut [u64]) -> Result<(), AccessError> {
+        if !offset_bytes.is_multiple_of(8) {
+            return Err(AccessError::Misaligned(offset_bytes as u64));
+        }
+        self.check(offset_bytes, into.len() * 8)?;
+        for (i, word) in into.iter_mut().enumerate() {
+            *word = self.word(offset_bytes + i * 8).load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Copies bytes out, aligned words as wholes. Later reads happen after these.
+    ///
+    /// # Errors
+    /// When the range is outside.
+    pub fn read_bytes(&self, offset_bytes: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset_bytes, into.len())?;
+        let edge = (offset_bytes.next_multiple_of(8) - offset_bytes).min(into.len());
+        let (head, rest) = into.split_at_mut(edge);
+        let mut at = offset_bytes;
+        for byte in head {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+            at += 1;
+        }
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+            at += 8;
+        }
+        for byte in tail {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+            at += 1;
+        }
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Copies bytes in, aligned words as wholes, in no order that a reader may rely on.
+    ///
+    /// # Errors
+    /// When the range is outside or read-only.
+    pub fn write_bytes(&self, offset_bytes: usize, from: &[u8]) -> Result<(), AccessError> {
+        self.check(offset_bytes, from.len())?;
+        self.check_writable()?;
+        let edge = (offset_bytes.next_multiple_of(8) - offset_bytes).min(from.len());
+        let (head, rest) = from.split_at(edge);
+        let mut at = offset_bytes;
+        for &byte in head {
+            self.before_store();
+            self.byte(at).store(byte, Ordering::Relaxed);
+            at += 1;
+        }
+        let (words, tail) = rest.as_chunks::<8>();
+        for &word in words {
+            self.before_store();
+            self.word(at).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            at += 8;
+        }
+        for &byte in tail {
+            self.before_store();
+            self.byte(at).store(byte, Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes a range zero.
+    ///
+    /// # Errors
+    /// When the range is outside or read-only.
+    pub fn zero(&self, offset_bytes: usize, len_bytes: usize) -> Result<(), AccessError> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        self.check(offset_bytes, len_bytes)?;
+        let end = offset_bytes + len_bytes;
+        let mut at = offset_bytes;
+        while at < end {
+            let n = (end - at).min(ZEROS.len());
+            self.write_bytes(at, &ZEROS[..n])?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Brings the cache lines of a range closer; outside ranges are ignored.
+    #[inline]
+    pub fn prefetch(&self, offset_bytes: usize, len_bytes: usize) {
+        let len_bytes = len_bytes.min(512);
+        if self.check(offset_bytes, len_bytes).is_err() {
+            return;
+        }
+        let mut at = offset_bytes & !63;
+        while at < offset_bytes + len_bytes {
+            // SAFETY: R3: inside the mapping, as checked.
+            let line = unsafe { self.base.add(at) };
+            prefetch_line(line);
+            at += 64;
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch_line(line: NonNull<u8>) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch has no effect on memory and cannot fault; SSE is part of x86_64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn prefetch_line(_line: NonNull<u8>) {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: R1 ends here: nobody holds a pointer into the mapping (R2).
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
