@@ -5,9 +5,10 @@
 //! - **R1** The mapping `[base, base + len_bytes)` is valid from construction to drop: it is never
 //!   unmapped, remapped or truncated while a `Memory` exists. (A memfd is sealed against
 //!   shrinking before another process sees it, and a foreign one is refused unless it is.)
-//! - **R2** No reference into the mapping is ever made, except `&AtomicU64` and `&AtomicU8` for the
-//!   length of one access: others write concurrently.
-//! - **R3** Every access is checked against `len_bytes` and alignment first; `base` is page-aligned.
+//! - **R2** No reference into the mapping is ever made, except a `&AtomicU64` for the length of
+//!   one access: others write concurrently.
+//! - **R3** Every access is checked against `len_bytes` and alignment first; `base` is page-aligned
+//!   and the mapping is whole pages, so the word around any byte of it is inside.
 //! - **R4** Stores happen only if this side mapped the memory writable.
 //!
 //! Words are 8 bytes, little-endian (asserted), relaxed, with fences where the protocol needs
@@ -17,7 +18,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -244,14 +245,24 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(at) }
     }
 
-    /// The byte at a checked offset, for one access: edges of unaligned copies only.
-    #[inline]
-    fn byte(&self, offset_bytes: usize) -> &AtomicU8 {
-        debug_assert!(self.check(offset_bytes, 1).is_ok());
-        // SAFETY: R3: the caller checked that the offset is inside the mapping.
-        let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
-        // SAFETY: R1 and R3: valid; R2: atomic, and used for one access.
-        unsafe { AtomicU8::from_ptr(at) }
+    /// The byte at a checked offset, out of its word: edges of unaligned copies only. (Accesses
+    /// of two sizes to one place would be a race even between atomics.)
+    fn byte(&self, offset_bytes: usize) -> u8 {
+        let word = self.word(offset_bytes & !7).load(Ordering::Relaxed);
+        word.to_le_bytes()[offset_bytes % 8]
+    }
+
+    /// Stores one byte without losing what others store into the rest of its word.
+    fn set_byte(&self, offset_bytes: usize, byte: u8) {
+        self.before_store();
+        let word = self.word(offset_bytes & !7);
+        let merge = |old: u64| {
+            let mut bytes = old.to_le_bytes();
+            bytes[offset_bytes % 8] = byte;
+            Some(u64::from_le_bytes(bytes))
+        };
+        // The closure always gives a value, so this cannot fail.
+        let _always_ok = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
     }
 
     /// Loads one word, acquiring.
@@ -364,7 +375,7 @@ impl Memory {
         let (head, rest) = into.split_at_mut(edge);
         let mut at = offset_bytes;
         for byte in head {
-            *byte = self.byte(at).load(Ordering::Relaxed);
+            *byte = self.byte(at);
             at += 1;
         }
         let (words, tail) = rest.as_chunks_mut::<8>();
@@ -373,7 +384,7 @@ impl Memory {
             at += 8;
         }
         for byte in tail {
-            *byte = self.byte(at).load(Ordering::Relaxed);
+            *byte = self.byte(at);
             at += 1;
         }
         fence(Ordering::Acquire);
@@ -391,8 +402,7 @@ impl Memory {
         let (head, rest) = from.split_at(edge);
         let mut at = offset_bytes;
         for &byte in head {
-            self.before_store();
-            self.byte(at).store(byte, Ordering::Relaxed);
+            self.set_byte(at, byte);
             at += 1;
         }
         let (words, tail) = rest.as_chunks::<8>();
@@ -402,8 +412,7 @@ impl Memory {
             at += 8;
         }
         for &byte in tail {
-            self.before_store();
-            self.byte(at).store(byte, Ordering::Relaxed);
+            self.set_byte(at, byte);
             at += 1;
         }
         Ok(())
