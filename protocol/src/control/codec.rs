@@ -1,0 +1,296 @@
+//! Bytes of the control messages.
+
+use super::*;
+
+impl ToServer {
+    /// Appends the message, without the frame's length.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => {
+                out.u8(1);
+                out.u16(hello.wire_min);
+                out.u16(hello.wire_max);
+                out.u16(hello.layout);
+                out.bytes(hello.token.as_bytes());
+                out.u64(hello.resume.0);
+                out.u64(hello.resume.1);
+            }
+            Self::Heartbeat(beat) => {
+                out.u8(2);
+                out.u64(beat.reads);
+                out.u64(beat.read_bytes);
+                out.u64(beat.one_sided_gets);
+                out.u64(beat.retries);
+                out.u64(beat.checksum_failures);
+            }
+            Self::Ticket => out.u8(3),
+            Self::OpenTable { name } => {
+                out.u8(4);
+                out.bytes(name.as_bytes());
+            }
+            Self::CreateTable { name, options } => {
+                out.u8(5);
+                out.bytes(name.as_bytes());
+                options.encode(out);
+            }
+            Self::AlterTable { name, options } => {
+                out.u8(6);
+                out.bytes(name.as_bytes());
+                options.encode(out);
+            }
+            Self::DropTable { name } => {
+                out.u8(7);
+                out.bytes(name.as_bytes());
+            }
+            Self::ListTables => out.u8(8),
+            Self::Stats => out.u8(9),
+            Self::Goodbye => out.u8(10),
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one message within the limits.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let r = &mut reader;
+        let message = match r.u8("message")? {
+            1 => Self::Hello(Hello {
+                wire_min: r.u16("wire min")?,
+                wire_max: r.u16("wire max")?,
+                layout: r.u16("layout")?,
+                token: r.text("token", TOKEN_MAX_BYTES)?.to_owned(),
+                resume: (r.u64("resume session")?, r.u64("resume key")?),
+            }),
+            2 => Self::Heartbeat(Heartbeat {
+                reads: r.u64("reads")?,
+                read_bytes: r.u64("read bytes")?,
+                one_sided_gets: r.u64("one-sided gets")?,
+                retries: r.u64("retries")?,
+                checksum_failures: r.u64("checksum failures")?,
+            }),
+            3 => Self::Ticket,
+            4 => Self::OpenTable { name: table_name(r)? },
+            5 => Self::CreateTable { name: table_name(r)?, options: TableOptions::decode(r)? },
+            6 => Self::AlterTable { name: table_name(r)?, options: TableOptions::decode(r)? },
+            7 => Self::DropTable { name: table_name(r)? },
+            8 => Self::ListTables,
+            9 => Self::Stats,
+            10 => Self::Goodbye,
+            kind => return Err(DecodeError::Unknown { field: "message", value: u64::from(kind) }),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+fn table_name(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    Ok(reader.text("table name", TABLE_NAME_MAX_BYTES)?.to_owned())
+}
+
+impl TableOptions {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u32(self.default_ttl_s);
+        out.u64(self.quota_bytes);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let default_ttl_s = reader.u32("default ttl")?;
+        Ok(Self { default_ttl_s, quota_bytes: reader.u64("quota")? })
+    }
+}
+
+/// Longest name of a counter.
+const STAT_NAME_MAX_BYTES: usize = 128;
+/// Counters in one answer.
+const STATS_MAX: u32 = 1_024;
+
+impl ToClient {
+    /// Appends the message, without the frame's length.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Welcome(welcome) => {
+                out.u8(1);
+                welcome.encode(out);
+            }
+            Self::Alive { clock_ns, catalog_epoch } => {
+                out.u8(2);
+                out.u64(*clock_ns);
+                out.u64(*catalog_epoch);
+            }
+            Self::Ticket(ticket) => {
+                out.u8(3);
+                out.raw(ticket);
+            }
+            Self::Table(info) => {
+                out.u8(4);
+                info.encode(out);
+            }
+            Self::Tables(tables) => {
+                out.u8(5);
+                out.u32(tables.len() as u32);
+                tables.iter().for_each(|table| table.encode(out));
+            }
+            Self::Stats(stats) => {
+                out.u8(6);
+                out.u32(stats.len() as u32);
+                for (name, value) in stats {
+                    out.bytes(name.as_bytes());
+                    out.u64(*value);
+                }
+            }
+            Self::Done => out.u8(7),
+            Self::Failed(error) => {
+                out.u8(8);
+                error.encode(out);
+            }
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one message within the limits.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let r = &mut reader;
+        let message = match r.u8("message")? {
+            1 => Self::Welcome(Box::new(Welcome::decode(r)?)),
+            2 => Self::Alive { clock_ns: r.u64("clock")?, catalog_epoch: r.u64("epoch")? },
+            3 => Self::Ticket(r.array("ticket")?),
+            4 => Self::Table(TableInfo::decode(r)?),
+            5 => {
+                let count = bounded(r.u32("table count")?, "tables", TABLES_MAX as u32)?;
+                Self::Tables((0..count).map(|_| TableStatus::decode(r)).collect::<Result<_, _>>()?)
+            }
+            6 => {
+                let count = bounded(r.u32("stat count")?, "stats", STATS_MAX)?;
+                let stat = |_| {
+                    let name = r.text("stat name", STAT_NAME_MAX_BYTES)?.to_owned();
+                    Ok((name, r.u64("stat")?))
+                };
+                Self::Stats((0..count).map(stat).collect::<Result<_, _>>()?)
+            }
+            7 => Self::Done,
+            8 => Self::Failed(RpcError::decode(r)?),
+            kind => return Err(DecodeError::Unknown { field: "message", value: u64::from(kind) }),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+fn bounded(count: u32, field: &'static str, max: u32) -> Result<u32, DecodeError> {
+    if count <= max {
+        return Ok(count);
+    }
+    Err(DecodeError::TooLong { field, len_bytes: u64::from(count), max_bytes: max as usize })
+}
+
+impl Welcome {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u16(self.wire);
+        out.u64(self.session);
+        out.u64(self.resume_key);
+        out.u8(u8::from(self.resumed));
+        out.u64(self.applied_sequence);
+        out.u64(self.incarnation);
+        out.u64(self.clock_ns);
+        out.u64(self.catalog_epoch);
+        out.u32(self.lease_ms);
+        out.u32(self.heartbeat_ms);
+        out.u32(self.credits);
+        out.u32(self.value_max_bytes);
+        out.raw(&self.ticket);
+        out.u8(self.fabrics.len() as u8);
+        for offer in &self.fabrics {
+            out.u8(offer.kind as u8);
+            out.bytes(&offer.blob);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            wire: r.u16("wire")?,
+            session: r.u64("session")?,
+            resume_key: r.u64("resume key")?,
+            resumed: r.u8("resumed")? != 0,
+            applied_sequence: r.u64("applied sequence")?,
+            incarnation: r.u64("incarnation")?,
+            clock_ns: r.u64("clock")?,
+            catalog_epoch: r.u64("epoch")?,
+            lease_ms: r.u32("lease")?,
+            heartbeat_ms: r.u32("heartbeat")?,
+            credits: r.u32("credits")?,
+            value_max_bytes: r.u32("value max")?,
+            ticket: r.array("ticket")?,
+            fabrics: {
+                let count = r.u8("fabric count")?;
+                let count = bounded(u32::from(count), "fabrics", FABRICS_MAX as u32)?;
+                (0..count).map(|_| FabricOffer::decode(r)).collect::<Result<_, _>>()?
+            },
+        })
+    }
+}
+
+impl FabricOffer {
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = match r.u8("fabric kind")? {
+            1 => FabricName::Shm,
+            2 => FabricName::Verbs,
+            3 => FabricName::Tcp,
+            kind => {
+                let value = u64::from(kind);
+                return Err(DecodeError::Unknown { field: "fabric kind", value });
+            }
+        };
+        Ok(Self { kind, blob: r.bytes("fabric blob", FABRIC_BLOB_MAX_BYTES)?.to_owned() })
+    }
+}
+
+impl TableInfo {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u32(self.id);
+        out.u32(self.slot);
+        out.u64(self.hash_seed);
+        out.u64(self.secret);
+        out.u64(self.directory.0);
+        self.options.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32("table id")?,
+            slot: r.u32("table slot")?,
+            hash_seed: r.u64("hash seed")?,
+            secret: r.u64("secret")?,
+            directory: DirectoryWord(r.u64("directory")?),
+            options: TableOptions::decode(r)?,
+        })
+    }
+}
+
+impl TableStatus {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.bytes(self.name.as_bytes());
+        out.u32(self.id);
+        self.options.encode(out);
+        for value in [self.keys, self.live_bytes, self.log_bytes, self.index_bytes, self.splits] {
+            out.u64(value);
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            name: table_name(r)?,
+            id: r.u32("table id")?,
+            options: TableOptions::decode(r)?,
+            keys: r.u64("keys")?,
+            live_bytes: r.u64("live bytes")?,
+            log_bytes: r.u64("log bytes")?,
+            index_bytes: r.u64("index bytes")?,
+            splits: r.u64("splits")?,
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! The control connection: TCP, one per client. It begins with a preamble of 8 bytes magic, then
+//! one byte that says what the connection is for; a data connection's ticket follows at once,
+//! and its frames belong to the fabric. On a control connection frames follow: a 4-byte length,
+//! then one [`ToServer`] or [`ToClient`]. Every [`ToServer`] gets exactly one answer, in order.
+
+use crate::codec::{DecodeError, Reader, Write};
+use crate::layout::catalog::DirectoryWord;
+use crate::limits::{
+    FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, TABLE_NAME_MAX_BYTES, TABLES_MAX, TICKET_BYTES,
+    TOKEN_MAX_BYTES,
+};
+use crate::rpc::RpcError;
+
+mod codec;
+
+/// First 8 bytes of every connection to the server's port.
+pub const PREAMBLE_MAGIC: [u8; 8] = *b"onesided";
+/// The ninth: a control connection.
+pub const PURPOSE_CONTROL: u8 = 1;
+/// The ninth: the data connection of the tcp fabric; the ticket follows.
+pub const PURPOSE_DATA: u8 = 2;
+
+/// From a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ToServer {
+    /// First of all.
+    Hello(Hello),
+    /// Still here; asks for the clock and the catalog's epoch.
+    Heartbeat(Heartbeat),
+    /// A ticket for one more fabric connection.
+    Ticket,
+    /// What a client needs to read a table.
+    OpenTable {
+        /// Its name.
+        name: String,
+    },
+    /// Make a table.
+    CreateTable {
+        /// Its name.
+        name: String,
+        /// Its options.
+        options: TableOptions,
+    },
+    /// Change a table's options; all of them are set.
+    AlterTable {
+        /// Its name.
+        name: String,
+        /// Its options.
+        options: TableOptions,
+    },
+    /// Remove a table and all that is in it.
+    DropTable {
+        /// Its name.
+        name: String,
+    },
+    /// All tables.
+    ListTables,
+    /// The server's counters.
+    Stats,
+    /// End of the session: nothing of it needs to be kept.
+    Goodbye,
+}
+
+/// From the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ToClient {
+    /// To a hello.
+    Welcome(Box<Welcome>),
+    /// To a heartbeat.
+    Alive {
+        /// The server's Unix time in ns.
+        clock_ns: u64,
+        /// Changes when a table or region does.
+        catalog_epoch: u64,
+    },
+    /// To [`ToServer::Ticket`].
+    Ticket([u8; TICKET_BYTES]),
+    /// To open, create and alter.
+    Table(TableInfo),
+    /// To list.
+    Tables(Vec<TableStatus>),
+    /// To stats: names and values.
+    Stats(Vec<(String, u64)>),
+    /// To drop and goodbye.
+    Done,
+    /// It failed; after a hello the connection is closed.
+    Failed(RpcError),
+}
+
+/// Opens a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Oldest wire version that the client speaks.
+    pub wire_min: u16,
+    /// Newest wire version that the client speaks.
+    pub wire_max: u16,
+    /// Layout version that the client reads.
+    pub layout: u16,
+    /// Authenticates; empty = none.
+    pub token: String,
+    /// The session to go on with: its id and resume key; 0 and 0 for a new one.
+    pub resume: (u64, u64),
+}
+
+/// The session that was opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Wire version to speak: the newest in common.
+    pub wire: u16,
+    /// Session id.
+    pub session: u64,
+    /// Secret with which this session can be resumed on another connection.
+    pub resume_key: u64,
+    /// Whether it is the session that the client asked to resume: answers to earlier sequence
+    /// numbers are still known.
+    pub resumed: bool,
+    /// Highest sequence number of a mutation that the session has applied.
+    pub applied_sequence: u64,
+    /// Random number of the server life.
+    pub incarnation: u64,
+    /// The server's Unix time in ns.
+    pub clock_ns: u64,
+    /// Changes when a table or region does.
+    pub catalog_epoch: u64,
+    /// The session lives this long without a heartbeat.
+    pub lease_ms: u32,
+    /// The client should send a heartbeat this often.
+    pub heartbeat_ms: u32,
+    /// Requests that may be outstanding on the data path.
+    pub credits: u32,
+    /// Longest value.
+    pub value_max_bytes: u32,
+    /// For one fabric connection.
+    pub ticket: [u8; TICKET_BYTES],
+    /// What the server can be reached by, best first.
+    pub fabrics: Vec<FabricOffer>,
+}
+
+/// One way to reach the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FabricOffer {
+    /// Which fabric.
+    pub kind: FabricName,
+    /// Only that fabric reads this.
+    pub blob: Vec<u8>,
+}
+
+/// Fabrics by their number on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum FabricName {
+    /// Shared memory of one host.
+    Shm = 1,
+    /// RC queue pairs.
+    Verbs = 2,
+    /// A data connection to the same port.
+    Tcp = 3,
+}
+
+/// Counters of a client since its session began: what the server cannot count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heartbeat {
+    /// One-sided READs.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// GETs answered without the server.
+    pub one_sided_gets: u64,
+    /// Rounds that had to look again.
+    pub retries: u64,
+    /// Checksums that did not fit.
+    pub checksum_failures: u64,
+}
+
+/// What can be set for a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableOptions {
+    /// Seconds; 0 = values live for ever unless said otherwise.
+    pub default_ttl_s: u32,
+    /// Bytes that entries and index may take; 0 = up to the server's memory.
+    pub quota_bytes: u64,
+}
+
+/// What a client needs to read a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableInfo {
+    /// Id; never used twice in a server life.
+    pub id: u32,
+    /// Number of its record in the catalog.
+    pub slot: u32,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Seed of the entry checksum.
+    pub secret: u64,
+    /// Where its directory is now.
+    pub directory: DirectoryWord,
+    /// Its options.
+    pub options: TableOptions,
+}
+
+/// A table as people see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableStatus {
+    /// Its name.
+    pub name: String,
+    /// Id.
+    pub id: u32,
+    /// Its options.
+    pub options: TableOptions,
+    /// Keys, expired ones that nobody has met included.
+    pub keys: u64,
+    /// Bytes of live entries, headers and padding included.
+    pub live_bytes: u64,
+    /// Bytes of log segments.
+    pub log_bytes: u64,
+    /// Bytes of index segments and directory.
+    pub index_bytes: u64,
+    /// Splits so far.
+    pub splits: u64,
+}

@@ -1,0 +1,160 @@
+//! Answers.
+
+use super::error::RpcError;
+use super::request::Payload;
+use crate::codec::{DecodeError, Reader, Write};
+use crate::limits::BATCH_MAX;
+
+/// An answer; a value points into the received message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer<'a> {
+    /// The request's id.
+    pub id: u64,
+    /// What came of it.
+    pub result: Result<Reply<'a>, RpcError>,
+}
+
+/// What came of an operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply<'a> {
+    /// To a ping.
+    Pong,
+    /// To a get: a value.
+    Found(Found<'a>),
+    /// To a get, delete or touch: there is none.
+    Absent,
+    /// To a put, append or touch: done; the key has this version now.
+    Done {
+        /// Version.
+        version: u64,
+    },
+    /// To a delete: it was there and is gone.
+    Deleted,
+    /// To an increment.
+    Number {
+        /// What it is now.
+        value: i64,
+        /// Version.
+        version: u64,
+    },
+    /// To a batch: one for each operation, in order.
+    Batch(Vec<Result<Reply<'a>, RpcError>>),
+}
+
+/// A value that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found<'a> {
+    /// Version.
+    pub version: u64,
+    /// Seconds of the server's clock, 0 = never.
+    pub expiry_s: u32,
+    /// The user's own.
+    pub user_flags: u32,
+    /// The value: inline, or in the landing.
+    pub value: Payload<'a>,
+}
+
+const FAILED: u8 = 0;
+const PONG: u8 = 1;
+const FOUND: u8 = 2;
+const ABSENT: u8 = 3;
+const DONE: u8 = 4;
+const DELETED: u8 = 5;
+const NUMBER: u8 = 6;
+const BATCH: u8 = 7;
+
+impl<'a> Answer<'a> {
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.id);
+        encode_result(&self.result, out);
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one answer within the limits.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let id = reader.u64("id")?;
+        let result = decode_result(&mut reader, true)?;
+        reader.end()?;
+        Ok(Self { id, result })
+    }
+}
+
+fn encode_result(result: &Result<Reply<'_>, RpcError>, out: &mut Vec<u8>) {
+    match result {
+        Err(error) => {
+            out.u8(FAILED);
+            error.encode(out);
+        }
+        Ok(reply) => reply.encode(out),
+    }
+}
+
+fn decode_result<'a>(
+    reader: &mut Reader<'a>,
+    batch_allowed: bool,
+) -> Result<Result<Reply<'a>, RpcError>, DecodeError> {
+    Ok(match reader.u8("reply")? {
+        FAILED => Err(RpcError::decode(reader)?),
+        PONG => Ok(Reply::Pong),
+        FOUND => Ok(Reply::Found(Found {
+            version: reader.u64("version")?,
+            expiry_s: reader.u32("expiry")?,
+            user_flags: reader.u32("user flags")?,
+            value: Payload::decode(reader)?,
+        })),
+        ABSENT => Ok(Reply::Absent),
+        DONE => Ok(Reply::Done { version: reader.u64("version")? }),
+        DELETED => Ok(Reply::Deleted),
+        NUMBER => {
+            Ok(Reply::Number { value: reader.i64("number")?, version: reader.u64("version")? })
+        }
+        BATCH if batch_allowed => {
+            let count = reader.u32("batch count")?;
+            if count as usize > BATCH_MAX {
+                return Err(DecodeError::TooLong {
+                    field: "batch",
+                    len_bytes: u64::from(count),
+                    max_bytes: BATCH_MAX,
+                });
+            }
+            let replies = (0..count).map(|_| decode_result(reader, false));
+            Ok(Reply::Batch(replies.collect::<Result<_, _>>()?))
+        }
+        kind => return Err(DecodeError::Unknown { field: "reply", value: u64::from(kind) }),
+    })
+}
+
+impl Reply<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Pong => out.u8(PONG),
+            Self::Found(found) => {
+                out.u8(FOUND);
+                out.u64(found.version);
+                out.u32(found.expiry_s);
+                out.u32(found.user_flags);
+                found.value.encode(out);
+            }
+            Self::Absent => out.u8(ABSENT),
+            Self::Done { version } => {
+                out.u8(DONE);
+                out.u64(*version);
+            }
+            Self::Deleted => out.u8(DELETED),
+            Self::Number { value, version } => {
+                out.u8(NUMBER);
+                out.i64(*value);
+                out.u64(*version);
+            }
+            Self::Batch(replies) => {
+                out.u8(BATCH);
+                out.u32(replies.len() as u32);
+                replies.iter().for_each(|reply| encode_result(reply, out));
+            }
+        }
+    }
+}

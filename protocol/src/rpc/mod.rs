@@ -1,0 +1,13 @@
+//! Requests and answers on the data path (design.md 5 and 10).
+//!
+//! A request is a 24-byte header and a body; so is an answer. The header's `id` is the client's
+//! own and comes back; `sequence` numbers the session's mutations from 1, so that a retry is
+//! applied once (0 = not a mutation).
+
+mod answer;
+mod error;
+mod request;
+
+pub use answer::{Answer, Found, Reply};
+pub use error::{ErrorCode, RpcError};
+pub use request::{Expect, Landing, Op, Payload, Request, Ttl};

@@ -1,0 +1,356 @@
+//! Requests.
+
+use crate::codec::{DecodeError, Reader, Write};
+use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, VALUE_MAX_BYTES};
+
+/// A request; key and value point into the received message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request<'a> {
+    /// The client's number for it; comes back in the answer.
+    pub id: u64,
+    /// Number of the mutation in the session, from 1; 0 for what changes nothing.
+    pub sequence: u64,
+    /// Id of the table.
+    pub table: u32,
+    /// What to do.
+    pub op: Op<'a>,
+}
+
+/// The operations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op<'a> {
+    /// Nothing: measures the way.
+    Ping,
+    /// Look a key up, by the server's CPU.
+    Get {
+        /// The key.
+        key: &'a [u8],
+        /// Where a value that does not travel inline may be written.
+        landing: Option<Landing>,
+    },
+    /// Store a value, if `expect` is met.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: Payload<'a>,
+        /// Condition.
+        expect: Expect,
+        /// How long it lives.
+        ttl: Ttl,
+        /// The user's own.
+        user_flags: u32,
+    },
+    /// Remove a key, if `expect` is met.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+        /// Condition.
+        expect: Expect,
+    },
+    /// Add bytes to the end of a value; an absent one is empty.
+    Append {
+        /// The key.
+        key: &'a [u8],
+        /// What to add.
+        value: Payload<'a>,
+    },
+    /// Add to a value that is a decimal number; an absent one is 0.
+    Increment {
+        /// The key.
+        key: &'a [u8],
+        /// How much.
+        by: i64,
+    },
+    /// Give a key another time to live.
+    Touch {
+        /// The key.
+        key: &'a [u8],
+        /// How long from now.
+        ttl: Ttl,
+    },
+    /// Several of the others (no batch inside), one after the other, not atomic together.
+    Batch(Vec<Op<'a>>),
+}
+
+/// A value: in the message, or in the client's own memory, from where the server READs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payload<'a> {
+    /// In the message.
+    Inline(&'a [u8]),
+    /// In the session's staging memory.
+    Staged {
+        /// Bytes from its start.
+        offset_bytes: u64,
+        /// Length of the value.
+        len_bytes: u32,
+    },
+}
+
+impl Payload<'_> {
+    /// Length of the value.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Staged { len_bytes, .. } => *len_bytes as usize,
+        }
+    }
+}
+
+/// Room in the session's staging memory for an answer's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Landing {
+    /// Bytes from its start.
+    pub offset_bytes: u64,
+    /// Room.
+    pub len_bytes: u32,
+}
+
+/// Condition of a mutation. An expired value counts as absent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Expect {
+    /// Always.
+    #[default]
+    Any,
+    /// Only if there is no value.
+    Absent,
+    /// Only if there is one.
+    Present,
+    /// Only if the version is this one.
+    Version(u64),
+}
+
+/// How long a value lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ttl {
+    /// As the table says.
+    #[default]
+    TableDefault,
+    /// For ever.
+    Never,
+    /// This many seconds from when the server applies it; 0 is expired at once.
+    Seconds(u32),
+}
+
+const PING: u8 = 0;
+const GET: u8 = 1;
+const PUT: u8 = 2;
+const DELETE: u8 = 3;
+const APPEND: u8 = 4;
+const INCREMENT: u8 = 5;
+const TOUCH: u8 = 6;
+const BATCH: u8 = 7;
+
+impl<'a> Request<'a> {
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.id);
+        out.u64(self.sequence);
+        out.u32(self.table);
+        out.u32(0);
+        self.op.encode(out);
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one request within the limits.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let id = reader.u64("id")?;
+        let sequence = reader.u64("sequence")?;
+        let table = reader.u32("table")?;
+        match reader.u32("reserved")? {
+            0 => {}
+            value => {
+                return Err(DecodeError::Unknown { field: "reserved", value: u64::from(value) });
+            }
+        }
+        let op = Op::decode(&mut reader, true)?;
+        reader.end()?;
+        Ok(Self { id, sequence, table, op })
+    }
+
+    /// The id of a message that cannot be decoded as a whole, for the answer that says so.
+    #[must_use]
+    pub fn peek_id(bytes: &[u8]) -> u64 {
+        Reader::new(bytes).u64("id").unwrap_or(0)
+    }
+}
+
+impl<'a> Op<'a> {
+    /// Whether it may change something, and so needs a sequence number.
+    #[must_use]
+    pub fn is_mutation(&self) -> bool {
+        match self {
+            Self::Ping | Self::Get { .. } => false,
+            Self::Batch(ops) => ops.iter().any(Self::is_mutation),
+            _ => true,
+        }
+    }
+
+    /// Appends kind and body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Ping => out.u8(PING),
+            Self::Get { key, landing } => {
+                out.u8(GET);
+                out.bytes(key);
+                let landing = landing.unwrap_or(Landing { offset_bytes: 0, len_bytes: 0 });
+                out.u64(landing.offset_bytes);
+                out.u32(landing.len_bytes);
+            }
+            Self::Put { key, value, expect, ttl, user_flags } => {
+                out.u8(PUT);
+                out.bytes(key);
+                expect.encode(out);
+                ttl.encode(out);
+                out.u32(*user_flags);
+                value.encode(out);
+            }
+            Self::Delete { key, expect } => {
+                out.u8(DELETE);
+                out.bytes(key);
+                expect.encode(out);
+            }
+            Self::Append { key, value } => {
+                out.u8(APPEND);
+                out.bytes(key);
+                value.encode(out);
+            }
+            Self::Increment { key, by } => {
+                out.u8(INCREMENT);
+                out.bytes(key);
+                out.i64(*by);
+            }
+            Self::Touch { key, ttl } => {
+                out.u8(TOUCH);
+                out.bytes(key);
+                ttl.encode(out);
+            }
+            Self::Batch(ops) => {
+                out.u8(BATCH);
+                out.u32(ops.len() as u32);
+                ops.iter().for_each(|op| op.encode(out));
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader<'a>, batch_allowed: bool) -> Result<Self, DecodeError> {
+        let kind = reader.u8("operation")?;
+        if kind == PING {
+            return Ok(Self::Ping);
+        }
+        if kind == BATCH && batch_allowed {
+            return Self::decode_batch(reader);
+        }
+        if !(GET..=TOUCH).contains(&kind) {
+            return Err(DecodeError::Unknown { field: "operation", value: u64::from(kind) });
+        }
+        let key = reader.bytes("key", KEY_MAX_BYTES)?;
+        Ok(match kind {
+            GET => {
+                let offset_bytes = reader.u64("landing offset")?;
+                let len_bytes = reader.u32("landing length")?;
+                let landing = (len_bytes > 0).then_some(Landing { offset_bytes, len_bytes });
+                Self::Get { key, landing }
+            }
+            PUT => Self::Put {
+                key,
+                expect: Expect::decode(reader)?,
+                ttl: Ttl::decode(reader)?,
+                user_flags: reader.u32("user flags")?,
+                value: Payload::decode(reader)?,
+            },
+            DELETE => Self::Delete { key, expect: Expect::decode(reader)? },
+            APPEND => Self::Append { key, value: Payload::decode(reader)? },
+            INCREMENT => Self::Increment { key, by: reader.i64("by")? },
+            _ => Self::Touch { key, ttl: Ttl::decode(reader)? },
+        })
+    }
+
+    fn decode_batch(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let count = reader.u32("batch count")?;
+        if count as usize > BATCH_MAX {
+            let len_bytes = u64::from(count);
+            return Err(DecodeError::TooLong { field: "batch", len_bytes, max_bytes: BATCH_MAX });
+        }
+        (0..count).map(|_| Self::decode(reader, false)).collect::<Result<_, _>>().map(Self::Batch)
+    }
+}
+
+impl<'a> Payload<'a> {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inline(bytes) => {
+                out.u8(0);
+                out.bytes(bytes);
+            }
+            Self::Staged { offset_bytes, len_bytes } => {
+                out.u8(1);
+                out.u64(*offset_bytes);
+                out.u32(*len_bytes);
+            }
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8("payload kind")? {
+            0 => Ok(Self::Inline(reader.bytes("value", VALUE_MAX_BYTES)?)),
+            1 => {
+                let offset_bytes = reader.u64("staging offset")?;
+                Ok(Self::Staged { offset_bytes, len_bytes: reader.u32("staging length")? })
+            }
+            kind => Err(DecodeError::Unknown { field: "payload kind", value: u64::from(kind) }),
+        }
+    }
+}
+
+impl Expect {
+    fn encode(self, out: &mut Vec<u8>) {
+        let (kind, version) = match self {
+            Self::Any => (0, 0),
+            Self::Absent => (1, 0),
+            Self::Present => (2, 0),
+            Self::Version(version) => (3, version),
+        };
+        out.u8(kind);
+        out.u64(version);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = reader.u8("expect")?;
+        let version = reader.u64("expected version")?;
+        match kind {
+            0 => Ok(Self::Any),
+            1 => Ok(Self::Absent),
+            2 => Ok(Self::Present),
+            3 => Ok(Self::Version(version)),
+            _ => Err(DecodeError::Unknown { field: "expect", value: u64::from(kind) }),
+        }
+    }
+}
+
+impl Ttl {
+    fn encode(self, out: &mut Vec<u8>) {
+        let (kind, seconds) = match self {
+            Self::TableDefault => (0, 0),
+            Self::Never => (1, 0),
+            Self::Seconds(seconds) => (2, seconds),
+        };
+        out.u8(kind);
+        out.u32(seconds);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = reader.u8("ttl kind")?;
+        let seconds = reader.u32("ttl")?;
+        match kind {
+            0 => Ok(Self::TableDefault),
+            1 => Ok(Self::Never),
+            2 => Ok(Self::Seconds(seconds)),
+            _ => Err(DecodeError::Unknown { field: "ttl kind", value: u64::from(kind) }),
+        }
+    }
+}

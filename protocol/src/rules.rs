@@ -1,0 +1,78 @@
+//! The rules of design.md 12 by name. In a test build with the feature `weaken`, one of them can
+//! be switched off on the current thread, to show that the checks notice; otherwise
+//! [`holds`] is the constant `true` and costs nothing.
+
+/// A rule whose absence breaks linearizability.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "the names are the model's; design.md explains them")]
+pub enum Rule {
+    Pending,
+    InsertPointsFirst,
+    MarkBeforePublish,
+    CleanMarks,
+    DeleteMarks,
+    CacheNeverProvesMiss,
+    MissRechecksVersion,
+    Checksum,
+    DeadLooksAgain,
+    /// Large values: the state word is read again, after the value.
+    LargeReadsStateAgain,
+    /// Large values: the append number makes a state word unique.
+    LargeUnique,
+}
+
+impl Rule {
+    /// All of them, for tests that try each.
+    pub const ALL: [Self; 11] = [
+        Self::Pending,
+        Self::InsertPointsFirst,
+        Self::MarkBeforePublish,
+        Self::CleanMarks,
+        Self::DeleteMarks,
+        Self::CacheNeverProvesMiss,
+        Self::MissRechecksVersion,
+        Self::Checksum,
+        Self::DeadLooksAgain,
+        Self::LargeReadsStateAgain,
+        Self::LargeUnique,
+    ];
+}
+
+/// Whether the rule is followed.
+#[cfg(not(feature = "weaken"))]
+#[inline(always)]
+#[must_use]
+pub const fn holds(_rule: Rule) -> bool {
+    true
+}
+
+#[cfg(feature = "weaken")]
+pub use weakened::{holds, without};
+
+#[cfg(feature = "weaken")]
+mod weakened {
+    use super::Rule;
+    use std::cell::Cell;
+
+    thread_local! {
+        static OFF: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether the rule is followed on this thread.
+    #[must_use]
+    pub fn holds(rule: Rule) -> bool {
+        OFF.get() != Some(rule)
+    }
+
+    /// Runs `body` on this thread with one rule switched off, or none.
+    pub fn without<T>(rule: Option<Rule>, body: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Rule>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                OFF.set(self.0);
+            }
+        }
+        let _restore = Restore(OFF.replace(rule));
+        body()
+    }
+}
