@@ -1,0 +1,200 @@
+//! Bytes become messages: memory follows what has arrived, never what was announced.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::buffer::{Buffer, BufferPool};
+
+pub(super) const HEADER_BYTES: usize = 4;
+/// What an idle endpoint may keep for its next unfinished message.
+const KEPT_BYTES: usize = 1024;
+const SMALLEST_BYTES: usize = 64;
+
+/// The stream cannot be understood or afforded any more; it is closed with this text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadStream {
+    #[error("the peer announced a message of {len_bytes} bytes; at most {max_bytes} are allowed")]
+    TooLong { len_bytes: usize, max_bytes: usize },
+    #[error("unfinished messages would need more than total_receive_bytes = {limit_bytes}")]
+    NoMemory { limit_bytes: usize },
+}
+
+/// Memory that the unfinished messages of all endpoints share.
+#[derive(Debug)]
+pub(super) struct Budget {
+    used_bytes: AtomicUsize,
+    limit_bytes: usize,
+}
+
+impl Budget {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self { used_bytes: AtomicUsize::new(0), limit_bytes }
+    }
+
+    #[cfg(test)]
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), BadStream> {
+        let add = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes);
+        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(BadStream::NoMemory { limit_bytes: self.limit_bytes }),
+        }
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The unfinished message of one endpoint, its header included.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    partial: Vec<u8>,
+    charged_bytes: usize,
+}
+
+impl Assembler {
+    /// Takes one message from the front of `bytes`, together with what came earlier. `None`: all
+    /// of `bytes` was taken and no message is whole yet.
+    pub(super) fn next(
+        &mut self,
+        bytes: &mut &[u8],
+        max_bytes: usize,
+        budget: &Budget,
+        pool: &BufferPool,
+    ) -> Result<Option<Buffer>, BadStream> {
+        if self.partial.is_empty()
+            && let Some(len) = frame_len(bytes, max_bytes)?
+            && let Some((frame, rest)) = bytes.split_at_checked(len)
+        {
+            *bytes = rest;
+            return Ok(Some(pool.copy_of(&frame[HEADER_BYTES..])));
+        }
+        loop {
+            let frame = frame_len(&self.partial, max_bytes)?;
+            if frame == Some(self.partial.len()) {
+                let message = pool.copy_of(&self.partial[HEADER_BYTES..]);
+                self.finished(budget);
+                return Ok(Some(message));
+            }
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            let target = frame.unwrap_or(HEADER_BYTES);
+            let n = bytes.len().min(target - self.partial.len());
+            self.make_room(n, target, budget)?;
+            let (now, rest) = bytes.split_at(n);
+            self.partial.extend_from_slice(now);
+            *bytes = rest;
+        }
+    }
+
+    /// Doubles as bytes arrive, up to what the message needs.
+    fn make_room(&mut self, n: usize, target: usize, budget: &Budget) -> Result<(), BadStream> {
+        let needed = self.partial.len() + n;
+        if needed <= self.charged_bytes {
+            return Ok(());
+        }
+        let grown = needed.max(2 * self.charged_bytes).min(target).max(SMALLEST_BYTES);
+        budget.charge(grown - self.charged_bytes)?;
+        self.charged_bytes = grown;
+        self.partial.reserve_exact(grown - self.partial.len());
+        Ok(())
+    }
+
+    fn finished(&mut self, budget: &Budget) {
+        self.partial.clear();
+        if self.charged_bytes > KEPT_BYTES {
+            self.release(budget);
+        }
+    }
+
+    /// Gives everything back: the endpoint is dead.
+    pub(super) fn release(&mut self, budget: &Budget) {
+        self.partial = Vec::new();
+        budget.refund(std::mem::take(&mut self.charged_bytes));
+    }
+}
+
+/// Length of the frame at the front, header included, once the header is there.
+fn frame_len(bytes: &[u8], max_bytes: usize) -> Result<Option<usize>, BadStream> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let len_bytes = u32::from_le_bytes(*header) as usize;
+    if len_bytes > max_bytes {
+        return Err(BadStream::TooLong { len_bytes, max_bytes });
+    }
+    Ok(Some(HEADER_BYTES + len_bytes))
+}
+
+/// Appends a frame.
+pub(super) fn append(out: &mut Vec<u8>, message: &[u8]) {
+    // Posting refuses what does not fit in 32 bits (`Limits::check`).
+    out.extend_from_slice(&(message.len() as u32).to_le_bytes());
+    out.extend_from_slice(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for message in messages {
+            append(&mut out, message);
+        }
+        out
+    }
+
+    #[test]
+    fn any_cut_gives_the_same_messages() {
+        let messages: Vec<Vec<u8>> =
+            [0usize, 1, 3, 4, 5, 64, 65, 3000, 0, 9].map(|n| vec![n as u8; n]).to_vec();
+        let bytes = stream(&messages);
+        let (budget, pool) = (Budget::new(1 << 16), BufferPool::new());
+        for cut in [1, 2, 3, 4, 5, 7, 63, 64, 1000, bytes.len()] {
+            let mut assembler = Assembler::default();
+            let mut got = Vec::new();
+            for mut part in bytes.chunks(cut) {
+                while let Some(m) = assembler.next(&mut part, 3000, &budget, &pool).unwrap() {
+                    got.push(m.to_vec());
+                }
+            }
+            assert_eq!(got, messages, "cut {cut}");
+            assembler.release(&budget);
+            assert_eq!(budget.used_bytes(), 0, "cut {cut}");
+        }
+    }
+
+    #[test]
+    fn announced_lengths_take_no_memory() {
+        let (budget, pool) = (Budget::new(1 << 30), BufferPool::new());
+        let mut assembler = Assembler::default();
+        let announced = (1u32 << 29).to_le_bytes();
+        assert!(assembler.next(&mut &announced[..], 1 << 29, &budget, &pool).unwrap().is_none());
+        assert!(assembler.next(&mut &[1u8; 100][..], 1 << 29, &budget, &pool).unwrap().is_none());
+        assert!(budget.used_bytes() < 1024, "{}", budget.used_bytes());
+        for len in [1001u32, 1 << 31, u32::MAX] {
+            let error = Assembler::default()
+                .next(&mut &len.to_le_bytes()[..], 1000, &budget, &pool)
+                .unwrap_err();
+            assert_eq!(error, BadStream::TooLong { len_bytes: len as usize, max_bytes: 1000 });
+        }
+    }
+
+    #[test]
+    fn the_budget_bounds_all_endpoints_together() {
+        let (budget, pool) = (Budget::new(4096), BufferPool::new());
+        let mut half = 3000u32.to_le_bytes().to_vec();
+        half.resize(2504, 7);
+        let mut first = Assembler::default();
+        assert!(first.next(&mut &half[..], 4000, &budget, &pool).unwrap().is_none());
+        let mut second = Assembler::default();
+        let error = second.next(&mut &half[..], 4000, &budget, &pool).unwrap_err();
+        assert_eq!(error, BadStream::NoMemory { limit_bytes: 4096 });
+        first.release(&budget);
+        second.release(&budget);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

@@ -1,0 +1,432 @@
+//! The completion queue of any number of sockets: epoll, reading, waking.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+
+use super::Limits;
+use super::frames::Budget;
+use super::link::Link;
+use crate::buffer::BufferPool;
+use crate::endpoint::{CompletionQueue, Wait};
+use crate::work::{Completion, Outcome};
+
+/// Bytes asked for in one read.
+const READ_BYTES: usize = 256 << 10;
+/// Sockets looked at in one round.
+const EVENTS: usize = 256;
+const WAKE: u64 = u64::MAX;
+const ENDS: EventFlags = EventFlags::IN.union(EventFlags::HUP).union(EventFlags::ERR);
+
+/// A completion, and whose count of unpolled ones it is in.
+pub(super) struct Pending {
+    completion: Completion,
+    counted: Option<Arc<Link>>,
+}
+
+/// What only the polling thread needs.
+struct Poller {
+    scratch: Vec<u8>,
+    /// Bytes of `scratch` that were read and not yet taken apart.
+    cursor: Option<Cursor>,
+    events: Vec<(u64, EventFlags)>,
+}
+
+struct Cursor {
+    link: Arc<Link>,
+    at: usize,
+    end: usize,
+}
+
+/// Open endpoints by slot; a token is the slot and how often it was used before.
+#[derive(Default)]
+struct Slots {
+    slots: Vec<(u32, Option<Arc<Link>>)>,
+    free: Vec<u32>,
+    taken: usize,
+}
+
+impl Slots {
+    fn get(&self, token: u64) -> Option<Arc<Link>> {
+        let (age, link) = self.slots.get(token as u32 as usize)?;
+        if u64::from(*age) == token >> 32 { link.clone() } else { None }
+    }
+}
+
+pub(super) struct Hub {
+    pub(super) limits: Limits,
+    pub(super) budget: Budget,
+    /// One endpoint, written at once when posted to, and read without asking epoll first.
+    pub(super) solo: bool,
+    pool: BufferPool,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    slots: Mutex<Slots>,
+    ready: Mutex<VecDeque<Pending>>,
+    dirty: Mutex<Vec<Arc<Link>>>,
+    poller: Mutex<Poller>,
+    waiting: AtomicBool,
+    woken: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Hub {
+    pub(super) fn new(limits: Limits, solo: bool) -> std::io::Result<Self> {
+        limits.check()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let events = Vec::with_capacity(EVENTS);
+        let poller = Poller { scratch: vec![0; READ_BYTES], cursor: None, events };
+        Ok(Self {
+            budget: Budget::new(limits.total_receive_bytes),
+            limits,
+            solo,
+            pool: BufferPool::new(),
+            epoll,
+            wake,
+            slots: Mutex::default(),
+            ready: Mutex::default(),
+            dirty: Mutex::default(),
+            poller: Mutex::new(poller),
+            waiting: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// Reserves a slot; nothing is delivered for it before [`Self::publish`].
+    pub(super) fn reserve(&self) -> std::io::Result<u64> {
+        let mut slots = self.slots.lock();
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(std::io::Error::other("the completion queue is gone"));
+        }
+        if slots.taken >= self.limits.max_endpoints {
+            let limit = self.limits.max_endpoints;
+            let what = format!("{limit} connections are open: raise max_endpoints or close some");
+            return Err(std::io::Error::other(what));
+        }
+        slots.taken += 1;
+        if let Some(slot) = slots.free.pop() {
+            let age = slots.slots[slot as usize].0;
+            return Ok(u64::from(age) << 32 | u64::from(slot));
+        }
+        slots.slots.push((0, None));
+        Ok(slots.slots.len() as u64 - 1)
+    }
+
+    pub(super) fn watch(&self, link: &Link) -> std::io::Result<()> {
+        let data = EventData::new_u64(link.token);
+        Ok(epoll::add(&self.epoll, &link.stream, data, EventFlags::IN)?)
+    }
+
+    /// From now on completions arrive for it; `connected` is the first of them.
+    pub(super) fn publish(&self, link: Arc<Link>, connected: Option<Completion>) {
+        let mut slots = self.slots.lock();
+        if self.stopped.load(Ordering::Acquire) {
+            // The endpoint in `connected` closes itself, which takes the lock.
+            drop(slots);
+            drop(connected);
+            return self.release(link.token);
+        }
+        if let Some(connected) = connected {
+            self.push(connected, None);
+        }
+        let slot = link.token as u32 as usize;
+        if let Some((_, place)) = slots.slots.get_mut(slot) {
+            *place = Some(link);
+        }
+    }
+
+    /// Gives a slot back; its token is never used again.
+    pub(super) fn release(&self, token: u64) {
+        let mut slots = self.slots.lock();
+        let slot = token as u32;
+        let Some((age, link)) = slots.slots.get_mut(slot as usize) else { return };
+        if u64::from(*age) != token >> 32 {
+            return;
+        }
+        *age = age.wrapping_add(1);
+        let old = link.take();
+        slots.free.push(slot);
+        slots.taken -= 1;
+        drop(slots);
+        drop(old);
+    }
+
+    pub(super) fn forget(&self, link: &Link) {
+        // It is not there if adding it has failed.
+        let _not_there = epoll::delete(&self.epoll, &link.stream);
+        self.release(link.token);
+    }
+
+    /// Whether epoll is to report that the socket takes bytes again.
+    pub(super) fn ask_for(&self, link: &Link, writable: bool) {
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, writable);
+        let data = EventData::new_u64(link.token);
+        if let Err(error) = epoll::modify(&self.epoll, &link.stream, data, flags) {
+            tracing::debug!(%error, "epoll: a connection that is being closed");
+        }
+    }
+
+    pub(super) fn push(&self, completion: Completion, counted: Option<Arc<Link>>) {
+        self.ready.lock().push_back(Pending { completion, counted });
+        self.notify();
+    }
+
+    /// Something may be there to poll: ends a sleep, if there is one.
+    pub(super) fn notify(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // Full means that it rings already.
+        let _rings = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Frames were appended. A client's leave at once; a server's with the next poll, so that a
+    /// batch of answers is one system call, unless the poller sleeps.
+    pub(super) fn posted(&self, link: &Arc<Link>) {
+        if self.solo {
+            link.flush(self);
+            return;
+        }
+        self.mark_dirty(link);
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) {
+            link.flush(self);
+        }
+    }
+
+    pub(super) fn mark_dirty(&self, link: &Arc<Link>) {
+        if !link.dirty.swap(true, Ordering::AcqRel) {
+            self.dirty.lock().push(Arc::clone(link));
+        }
+    }
+
+    fn flush_dirty(&self) {
+        let mut rounds = self.dirty.lock().len();
+        while rounds > 0 {
+            let Some(link) = self.dirty.lock().pop() else { return };
+            link.dirty.store(false, Ordering::Release);
+            link.flush(self);
+            rounds -= 1;
+        }
+    }
+
+    /// Moves what is ready to `out`, up to a length of `end`.
+    fn drain(&self, out: &mut Vec<Completion>, end: usize) {
+        let mut ready = self.ready.lock();
+        while out.len() < end {
+            let Some(Pending { completion, counted }) = ready.pop_front() else { return };
+            if let Some(link) = counted {
+                link.unpolled.fetch_sub(1, Ordering::Relaxed);
+            }
+            out.push(completion);
+        }
+    }
+
+    /// Looks which sockets have something; no waiting.
+    fn ask(&self, poller: &mut Poller) {
+        if self.solo {
+            poller.events.push((0, EventFlags::IN));
+            return;
+        }
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.collect(&mut poller.events, &zero);
+    }
+
+    /// One epoll_wait; whether anything was reported.
+    fn collect(&self, into: &mut Vec<(u64, EventFlags)>, timeout: &Timespec) -> bool {
+        let none = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [none; EVENTS];
+        let n = match epoll::wait(&self.epoll, &mut events, Some(timeout)) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(error) => {
+                tracing::warn!(%error, "epoll_wait failed");
+                0
+            }
+        };
+        for event in &events[..n] {
+            let (token, flags) = (event.data.u64(), event.flags);
+            // The bell is silenced by who sleeps, not by who only looks.
+            if token != WAKE {
+                into.push((token, flags));
+            }
+        }
+        n > 0
+    }
+
+    fn serve(&self, poller: &mut Poller, token: u64, flags: EventFlags) {
+        let Some(link) = self.slots.lock().get(token) else { return };
+        if flags.contains(EventFlags::OUT) {
+            link.flush(self);
+        }
+        if !flags.intersects(ENDS) {
+            return;
+        }
+        match (&link.stream).read(&mut poller.scratch) {
+            Ok(0) => link.fail(self, "closed by the peer"),
+            Ok(end) => poller.cursor = Some(Cursor { link, at: 0, end }),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(e) => link.fail(self, &format!("connection lost: {e}")),
+        }
+    }
+
+    /// Takes messages out of what was read, up to a length of `end`.
+    fn parse(&self, poller: &mut Poller, out: &mut Vec<Completion>, end: usize) {
+        let Some(cursor) = &mut poller.cursor else { return };
+        let link = Arc::clone(&cursor.link);
+        let mut recv = link.recv.lock();
+        let max_bytes = self.limits.max_message_bytes;
+        let mut rest = &poller.scratch[cursor.at..cursor.end];
+        while out.len() < end {
+            if link.is_closed() {
+                poller.cursor = None;
+                return;
+            }
+            match recv.next(&mut rest, max_bytes, &self.budget, &self.pool) {
+                Ok(Some(message)) => {
+                    let outcome = Outcome::Received(message);
+                    out.push(Completion { context: link.context, id: 0, outcome });
+                }
+                Ok(None) => {
+                    poller.cursor = None;
+                    return;
+                }
+                Err(bad) => {
+                    poller.cursor = None;
+                    drop(recv);
+                    link.fail(self, &bad.to_string());
+                    return;
+                }
+            }
+        }
+        cursor.at = cursor.end - rest.len();
+    }
+
+    fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
+        self.flush_dirty();
+        let start = out.len();
+        let end = start.saturating_add(max);
+        // Who finds another thread reading takes only what is ready already.
+        let mut poller = self.poller.try_lock();
+        let (mut asked, mut received) = (false, false);
+        loop {
+            self.drain(out, end);
+            let Some(poller) = poller.as_mut() else { break };
+            if out.len() >= end {
+                break;
+            }
+            if poller.cursor.is_some() {
+                self.parse(poller, out, end);
+                received = true;
+            } else if let Some((token, flags)) = poller.events.pop() {
+                self.serve(poller, token, flags);
+            } else if asked || received {
+                break;
+            } else {
+                asked = true;
+                self.ask(poller);
+            }
+        }
+        out.len() - start
+    }
+
+    /// Whether a poll would find something without asking the system.
+    fn has_work(&self) -> bool {
+        if self.woken.swap(false, Ordering::SeqCst) || !self.ready.lock().is_empty() {
+            return true;
+        }
+        match self.poller.try_lock() {
+            Some(poller) => poller.cursor.is_some() || !poller.events.is_empty(),
+            None => false,
+        }
+    }
+
+    fn wait(&self, timeout: Duration) -> Wait {
+        if self.waiting.swap(true, Ordering::SeqCst) {
+            return Wait::Busy;
+        }
+        fence(Ordering::SeqCst);
+        self.flush_dirty();
+        let outcome = if self.has_work() { Wait::Ready } else { self.sleep(timeout) };
+        self.waiting.store(false, Ordering::SeqCst);
+        outcome
+    }
+
+    fn sleep(&self, timeout: Duration) -> Wait {
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX).min(1 << 30);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
+        let mut events = Vec::new();
+        if !self.collect(&mut events, &timeout) {
+            return Wait::TimedOut;
+        }
+        // It may not have rung; then there is nothing to silence.
+        let _silent = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        self.woken.store(false, Ordering::SeqCst);
+        // If another thread polls meanwhile it finds them itself: epoll reports levels.
+        if let Some(mut poller) = self.poller.try_lock() {
+            poller.events.append(&mut events);
+        }
+        Wait::Ready
+    }
+
+    fn wake(&self) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.notify();
+    }
+
+    /// Closes everything: nobody polls any more.
+    fn stop(&self) {
+        let links: Vec<_> = {
+            let slots = self.slots.lock();
+            self.stopped.store(true, Ordering::Release);
+            slots.slots.iter().filter_map(|(_, link)| link.clone()).collect()
+        };
+        for link in links {
+            link.fail(self, "closed by this side");
+        }
+        self.dirty.lock().clear();
+        // Endpoints in here use the queue when they are dropped: not under its lock.
+        let undelivered = std::mem::take(&mut *self.ready.lock());
+        drop(undelivered);
+        self.ready.lock().clear();
+    }
+}
+
+/// The handle that the caller polls; its end is the end of all its endpoints.
+pub(super) struct Queue(pub(super) Arc<Hub>);
+
+impl CompletionQueue for Queue {
+    fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
+        self.0.poll(out, max)
+    }
+
+    fn wait(&self, timeout: Duration) -> Wait {
+        self.0.wait(timeout)
+    }
+
+    fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
