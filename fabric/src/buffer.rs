@@ -28,9 +28,7 @@ impl BufferPool {
     /// An empty pool: buffers are made on demand and kept when dropped, a bounded number each.
     #[must_use]
     pub fn new() -> Self {
-        let class = |c: usize| {
-            ArrayQueue::new((KEPT_BYTES / (SMALLEST_BYTES << c)).clamp(1, 1024))
-        };
+        let class = |c: usize| ArrayQueue::new((KEPT_BYTES / (SMALLEST_BYTES << c)).clamp(1, 1024));
         Self { classes: Arc::new(std::array::from_fn(class)) }
     }
 

@@ -1,5 +1,7 @@
 //! A bounded cursor over bytes that a peer sent, and its counterpart. All integers are
-//! little-endian; a byte string is its length, then its bytes.
+//! little-endian; a byte string is its length, then its bytes. A message has one encoding: what
+//! decodes, encodes to the same bytes again, so that no bit is free for two peers to read
+//! differently.
 
 use std::str;
 
@@ -67,6 +69,18 @@ impl<'a> Reader<'a> {
     read_int!(u32, u32);
     read_int!(u64, u64);
     read_int!(i64, i64);
+
+    /// Reads one byte that is 0 or 1.
+    ///
+    /// # Errors
+    /// When the bytes end, or it is neither.
+    pub fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(DecodeError::Unknown { field, value: u64::from(value) }),
+        }
+    }
 
     /// Reads a fixed number of bytes.
     ///

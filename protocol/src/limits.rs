@@ -46,8 +46,15 @@ pub const INLINE_MAX_BYTES: usize = 4_096;
 /// Room for headers around what travels inline.
 pub const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
-/// Longest control frame: the catalog's copy is the longest.
-pub const CONTROL_FRAME_MAX_BYTES: usize = 4 << 20;
+/// Longest control frame to the server: a hello with its token is the longest. Small, because a
+/// peer that has not authenticated may send one.
+pub const CONTROL_REQUEST_MAX_BYTES: usize = 512;
+/// Longest control frame to a client: the status of every table, or every counter.
+pub const CONTROL_FRAME_MAX_BYTES: usize = 256 << 10;
+/// Longest name of a counter.
+pub const STAT_NAME_MAX_BYTES: usize = 128;
+/// Counters in one answer.
+pub const STATS_MAX: usize = 1_024;
 /// Longest token.
 pub const TOKEN_MAX_BYTES: usize = 256;
 /// Longest opaque description of a fabric in the welcome.

@@ -7,7 +7,7 @@ impl ToServer {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => {
-                out.u8(1);
+                out.u8(HELLO);
                 out.u16(hello.wire_min);
                 out.u16(hello.wire_max);
                 out.u16(hello.layout);
@@ -56,7 +56,7 @@ impl ToServer {
         let mut reader = Reader::new(bytes);
         let r = &mut reader;
         let message = match r.u8("message")? {
-            1 => Self::Hello(Hello {
+            HELLO => Self::Hello(Hello {
                 wire_min: r.u16("wire min")?,
                 wire_max: r.u16("wire max")?,
                 layout: r.u16("layout")?,
@@ -100,11 +100,6 @@ impl TableOptions {
         Ok(Self { default_ttl_s, quota_bytes: reader.u64("quota")? })
     }
 }
-
-/// Longest name of a counter.
-const STAT_NAME_MAX_BYTES: usize = 128;
-/// Counters in one answer.
-const STATS_MAX: u32 = 1_024;
 
 impl ToClient {
     /// Appends the message, without the frame's length.
@@ -165,7 +160,7 @@ impl ToClient {
                 Self::Tables((0..count).map(|_| TableStatus::decode(r)).collect::<Result<_, _>>()?)
             }
             6 => {
-                let count = bounded(r.u32("stat count")?, "stats", STATS_MAX)?;
+                let count = bounded(r.u32("stat count")?, "stats", STATS_MAX as u32)?;
                 let stat = |_| {
                     let name = r.text("stat name", STAT_NAME_MAX_BYTES)?.to_owned();
                     Ok((name, r.u64("stat")?))
@@ -215,7 +210,7 @@ impl Welcome {
             wire: r.u16("wire")?,
             session: r.u64("session")?,
             resume_key: r.u64("resume key")?,
-            resumed: r.u8("resumed")? != 0,
+            resumed: r.bool("resumed")?,
             applied_sequence: r.u64("applied sequence")?,
             incarnation: r.u64("incarnation")?,
             clock_ns: r.u64("clock")?,

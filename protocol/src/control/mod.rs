@@ -6,8 +6,8 @@
 use crate::codec::{DecodeError, Reader, Write};
 use crate::layout::catalog::DirectoryWord;
 use crate::limits::{
-    FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, TABLE_NAME_MAX_BYTES, TABLES_MAX, TICKET_BYTES,
-    TOKEN_MAX_BYTES,
+    FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, STAT_NAME_MAX_BYTES, STATS_MAX, TABLE_NAME_MAX_BYTES,
+    TABLES_MAX, TICKET_BYTES, TOKEN_MAX_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN,
 };
 use crate::rpc::RpcError;
 
@@ -19,6 +19,9 @@ pub const PREAMBLE_MAGIC: [u8; 8] = *b"onesided";
 pub const PURPOSE_CONTROL: u8 = 1;
 /// The ninth: the data connection of the tcp fabric; the ticket follows.
 pub const PURPOSE_DATA: u8 = 2;
+
+/// Kind of [`ToServer::Hello`].
+const HELLO: u8 = 1;
 
 /// From a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,6 +103,37 @@ pub struct Hello {
     pub token: String,
     /// The session to go on with: its id and resume key; 0 and 0 for a new one.
     pub resume: (u64, u64),
+}
+
+/// The versions at the start of a hello. Their place is fixed for ever, so that a server can name
+/// both sides' versions to a client whose hello it cannot read as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerVersions {
+    /// Oldest wire version that the client speaks.
+    pub wire_min: u16,
+    /// Newest wire version that the client speaks.
+    pub wire_max: u16,
+    /// Layout version that the client reads.
+    pub layout: u16,
+}
+
+impl PeerVersions {
+    /// Reads them off a hello of any version; `None` if it is no hello.
+    #[must_use]
+    pub fn peek(frame: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(frame);
+        let is_hello = reader.u8("message").ok()? == HELLO;
+        let mut next = || reader.u16("version").ok();
+        let versions = Self { wire_min: next()?, wire_max: next()?, layout: next()? };
+        is_hello.then_some(versions)
+    }
+
+    /// The newest wire version that this build speaks too.
+    #[must_use]
+    pub fn in_common(self) -> Option<u16> {
+        let newest = self.wire_max.min(WIRE_VERSION_MAX);
+        (newest >= self.wire_min.max(WIRE_VERSION_MIN)).then_some(newest)
+    }
 }
 
 /// The session that was opened.

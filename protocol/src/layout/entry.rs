@@ -1,6 +1,7 @@
 //! Entries: header, key, value; written once, never changed in place while live.
 
 use super::addr::{LogAddr, UNIT_BYTES};
+use super::size_class;
 use super::state::State;
 use crate::hash::entry_checksum;
 use crate::limits::{KEY_MAX_BYTES, LARGE_VALUE_BYTES};
@@ -134,11 +135,13 @@ pub const fn padded_bytes(key_len: usize, value_len: usize) -> usize {
 }
 
 /// Bytes to READ first at an entry of this size class: the whole of it, or header and key of a
-/// large one, whose class says only how much there is in all.
+/// large one, whose class says only how much there is in all. The longest entry with this key
+/// that is not large decides, by its class: above 8 KiB a class may be an eighth longer than
+/// the entry.
 #[must_use]
 pub fn first_read_bytes(class_bytes: usize, key_len: usize) -> usize {
-    let longest_small = (HEADER_BYTES + key_len + LARGE_VALUE_BYTES).next_multiple_of(64);
-    if class_bytes <= longest_small {
+    let longest_small = padded_bytes(key_len, LARGE_VALUE_BYTES);
+    if class_bytes <= size_class::bytes(size_class::of(longest_small)) {
         return class_bytes;
     }
     (LARGE_HEADER_BYTES + key_len.min(KEY_MAX_BYTES)).next_multiple_of(8)

@@ -90,10 +90,11 @@ impl RpcError {
         Self { code, text }
     }
 
-    /// Appends it.
+    /// Appends it; a longer text is cut, so that the peer can read it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u16(self.code as u16);
-        out.bytes(self.text.as_bytes());
+        let end = self.text.floor_char_boundary(ERROR_TEXT_MAX_BYTES);
+        out.bytes(&self.text.as_bytes()[..end]);
     }
 
     /// Reads it.

@@ -103,8 +103,19 @@ impl Payload<'_> {
 pub struct Landing {
     /// Bytes from its start.
     pub offset_bytes: u64,
-    /// Room.
+    /// Room, above 0.
     pub len_bytes: u32,
+}
+
+impl Landing {
+    fn decode(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+        let offset_bytes = reader.u64("landing offset")?;
+        let len_bytes = reader.u32("landing length")?;
+        if len_bytes == 0 && offset_bytes != 0 {
+            return Err(DecodeError::Unknown { field: "landing offset", value: offset_bytes });
+        }
+        Ok((len_bytes > 0).then_some(Self { offset_bytes, len_bytes }))
+    }
 }
 
 /// Condition of a mutation. An expired value counts as absent.
@@ -250,12 +261,7 @@ impl<'a> Op<'a> {
         }
         let key = reader.bytes("key", KEY_MAX_BYTES)?;
         Ok(match kind {
-            GET => {
-                let offset_bytes = reader.u64("landing offset")?;
-                let len_bytes = reader.u32("landing length")?;
-                let landing = (len_bytes > 0).then_some(Landing { offset_bytes, len_bytes });
-                Self::Get { key, landing }
-            }
+            GET => Self::Get { key, landing: Landing::decode(reader)? },
             PUT => Self::Put {
                 key,
                 expect: Expect::decode(reader)?,
@@ -323,6 +329,9 @@ impl Expect {
         let kind = reader.u8("expect")?;
         let version = reader.u64("expected version")?;
         match kind {
+            0..=2 if version != 0 => {
+                Err(DecodeError::Unknown { field: "expected version", value: version })
+            }
             0 => Ok(Self::Any),
             1 => Ok(Self::Absent),
             2 => Ok(Self::Present),
@@ -347,6 +356,9 @@ impl Ttl {
         let kind = reader.u8("ttl kind")?;
         let seconds = reader.u32("ttl")?;
         match kind {
+            0 | 1 if seconds != 0 => {
+                Err(DecodeError::Unknown { field: "ttl", value: u64::from(seconds) })
+            }
             0 => Ok(Self::TableDefault),
             1 => Ok(Self::Never),
             2 => Ok(Self::Seconds(seconds)),
