@@ -5,8 +5,8 @@
 //! - **R1** The mapping `[base, base + len_bytes)` is valid from construction to drop: it is never
 //!   unmapped, remapped or truncated while a `Memory` exists. (A memfd is sealed against
 //!   shrinking before another process sees it, and a foreign one is refused unless it is.)
-//! - **R2** No reference into the mapping is ever made, except a `&AtomicU64` for the length of
-//!   one access: others write concurrently.
+//! - **R2** No reference into the mapping is ever made, except to an atomic: others write
+//!   concurrently. It lives for one access, or for one wait on a futex.
 //! - **R3** Every access is checked against `len_bytes` and alignment first; `base` is page-aligned
 //!   and the mapping is whole pages, so the word around any byte of it is inside.
 //! - **R4** Stores happen only if this side mapped the memory writable.
@@ -18,10 +18,10 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::work::Rights;
 
@@ -63,6 +63,7 @@ pub struct Memory {
     base: NonNull<u8>,
     len_bytes: usize,
     rights: Rights,
+    shared: bool,
     fd: Option<OwnedFd>,
     hook: Option<Arc<dyn StoreHook>>,
 }
@@ -77,7 +78,7 @@ impl fmt::Debug for Memory {
         f.debug_struct("Memory")
             .field("len_bytes", &self.len_bytes)
             .field("rights", &self.rights)
-            .field("shared", &self.fd.is_some())
+            .field("shared", &self.shared)
             .finish()
     }
 }
@@ -168,7 +169,7 @@ impl Memory {
         }?;
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| std::io::Error::other("mmap returned the null address"))?;
-        Ok(Self { base, len_bytes, rights, fd, hook })
+        Ok(Self { base, len_bytes, rights, shared: fd.is_some(), fd, hook })
     }
 
     /// Its length.
@@ -183,25 +184,42 @@ impl Memory {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Closes the memfd: the mapping stays, but it can be passed to nobody any more. For who holds
+    /// thousands of mappings and may hold few descriptors.
+    pub fn close_fd(&mut self) {
+        self.fd = None;
+    }
+
     /// Gives back the physical pages that lie wholly inside the range; they read as zero
-    /// afterwards. For a memfd, for all who map it.
+    /// afterwards. For shared memory, for all who map it. Where the pages cannot be given back
+    /// (the kernel refuses it for memory that peers may only read) they are made zero.
     ///
     /// # Errors
-    /// When the range is outside, or the system refuses.
+    /// When the range is outside or read-only, or the system refuses.
     pub fn release(&self, offset_bytes: usize, len_bytes: usize) -> std::io::Result<()> {
         self.check(offset_bytes, len_bytes).map_err(std::io::Error::other)?;
+        self.check_writable().map_err(std::io::Error::other)?;
         let page = rustix::param::page_size();
         let start = offset_bytes.next_multiple_of(page);
         let end = (offset_bytes + len_bytes) / page * page;
         if start >= end {
             return Ok(());
         }
-        if let Some(fd) = &self.fd {
-            use rustix::fs::FallocateFlags as F;
-            let (start, len) = (start as u64, (end - start) as u64);
-            return Ok(rustix::fs::fallocate(fd, F::PUNCH_HOLE | F::KEEP_SIZE, start, len)?);
+        if self.shared {
+            match self.remove_pages(start, end - start) {
+                Err(rustix::io::Errno::PERM) => {}
+                outcome => return Ok(outcome?),
+            }
         }
         self.zero(start, end - start).map_err(std::io::Error::other)
+    }
+
+    fn remove_pages(&self, start: usize, len_bytes: usize) -> rustix::io::Result<()> {
+        // SAFETY: R3: the caller checked that the range is inside the mapping.
+        let at = unsafe { self.base.add(start) }.as_ptr();
+        // SAFETY: R1: the range stays mapped, its pages become holes that read as zero; R2:
+        // nobody holds references that promise unchanging contents.
+        unsafe { rustix::mm::madvise(at.cast(), len_bytes, Advice::LinuxRemove) }
     }
 
     #[inline]
@@ -338,13 +356,27 @@ impl Memory {
         Ok(self.word(at).swap(value, Ordering::AcqRel))
     }
 
-    /// The word itself, for waiting on it with a futex.
+    /// The word itself, for orderings that the methods above do not have.
     ///
     /// # Errors
     /// When it is outside or misaligned.
     pub(crate) fn atomic(&self, offset_bytes: usize) -> Result<&AtomicU64, AccessError> {
         self.check_word(offset_bytes)?;
         Ok(self.word(offset_bytes))
+    }
+
+    /// A 4-byte word, for waiting on it with a futex. The rest of its 8-byte word must stay
+    /// unused, and it must be accessed by nothing else: accesses of two sizes would be a race.
+    /// Memory that is mapped read-only may only be loaded, relaxed.
+    ///
+    /// # Errors
+    /// When it is outside or misaligned.
+    pub(crate) fn futex_word(&self, offset_bytes: usize) -> Result<&AtomicU32, AccessError> {
+        self.check_word(offset_bytes)?;
+        // SAFETY: R3: just checked.
+        let at = unsafe { self.base.add(offset_bytes) }.cast::<u32>().as_ptr();
+        // SAFETY: R1 and R3: valid and aligned; R2: atomic, never accessed in another size.
+        Ok(unsafe { AtomicU32::from_ptr(at) })
     }
 
     /// Copies whole words out. They may belong to different moments; later reads happen after
@@ -388,6 +420,24 @@ impl Memory {
             at += 1;
         }
         fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Copies whole words in, in no order that a reader may rely on.
+    ///
+    /// # Errors
+    /// When the range is outside, misaligned or read-only.
+    #[inline]
+    pub fn write_words(&self, offset_bytes: usize, from: &[u64]) -> Result<(), AccessError> {
+        if !offset_bytes.is_multiple_of(8) {
+            return Err(AccessError::Misaligned(offset_bytes as u64));
+        }
+        self.check(offset_bytes, from.len() * 8)?;
+        self.check_writable()?;
+        for (i, &word) in from.iter().enumerate() {
+            self.before_store();
+            self.word(offset_bytes + i * 8).store(word, Ordering::Relaxed);
+        }
         Ok(())
     }
 
