@@ -1,1 +1,5 @@
+//! The server: storage engine, sessions, RPC.
 
+#![forbid(unsafe_code)]
+
+pub mod engine;

@@ -1,0 +1,193 @@
+//! What the mutations store, given what is there.
+
+use onesided_protocol::layout::entry::EntryHeader;
+use onesided_protocol::limits::APPEND_MAX_BYTES;
+use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
+
+use super::spot::Spot;
+use super::table::{Table, check, read_value};
+
+/// Stores something: with what expiry and flags.
+#[derive(Clone, Copy)]
+pub(super) struct Decision {
+    /// `None`: as before; never for a key that was absent.
+    pub(super) ttl: Option<Ttl>,
+    /// `None`: as before; 0 for a key that was absent.
+    pub(super) user_flags: Option<u32>,
+}
+
+/// A mutation that stores.
+pub(super) trait Change {
+    /// What to store, given the header and place of the key's live entry; `None` for nothing. May
+    /// be asked several times before something is stored.
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError>;
+
+    /// The value to store, by the last decision.
+    fn value(&self) -> &[u8];
+}
+
+/// As before, or the table's default for a new key.
+fn keep(header: Option<EntryHeader>) -> Decision {
+    let ttl = if header.is_some() { None } else { Some(Ttl::TableDefault) };
+    Decision { ttl, user_flags: None }
+}
+
+/// The value that is there now, nothing for an absent key.
+fn current(header: Option<EntryHeader>, at: Option<Spot<'_>>, into: &mut Vec<u8>) {
+    into.clear();
+    if let (Some(header), Some(at)) = (header, at) {
+        read_value(at, &header, into);
+    }
+}
+
+/// Stores a value.
+pub(super) struct Put<'a> {
+    pub(super) value: &'a [u8],
+    pub(super) expect: Expect,
+    pub(super) ttl: Ttl,
+    pub(super) user_flags: u32,
+}
+
+impl Change for Put<'_> {
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        _at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError> {
+        check(self.expect, header.map(|header| header.version))?;
+        Ok(Some(Decision { ttl: Some(self.ttl), user_flags: Some(self.user_flags) }))
+    }
+
+    fn value(&self) -> &[u8] {
+        self.value
+    }
+}
+
+struct Append<'a> {
+    more: &'a [u8],
+    value: Vec<u8>,
+}
+
+impl Change for Append<'_> {
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError> {
+        let len_bytes = header.map_or(0, |header| header.value_len as usize) + self.more.len();
+        if len_bytes > APPEND_MAX_BYTES {
+            let text = format!("{len_bytes} bytes after append: the limit is {APPEND_MAX_BYTES}");
+            return Err(RpcError::new(ErrorCode::TooLarge, text));
+        }
+        current(header, at, &mut self.value);
+        self.value.extend_from_slice(self.more);
+        Ok(Some(keep(header)))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+struct Increment {
+    by: i64,
+    number: i64,
+    text: Vec<u8>,
+}
+
+/// Longest decimal number of 64 bits, with its sign.
+const NUMBER_MAX_BYTES: u32 = 20;
+
+impl Change for Increment {
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError> {
+        let wrong = |what| Err(RpcError::new(ErrorCode::WrongType, what));
+        if header.is_some_and(|header| header.value_len > NUMBER_MAX_BYTES) {
+            return wrong("the value is not a decimal number of 64 bits");
+        }
+        current(header, at, &mut self.text);
+        let number = match header {
+            None => Some(0),
+            Some(_) => std::str::from_utf8(&self.text).ok().and_then(|text| text.parse().ok()),
+        };
+        let Some(number) = number else {
+            return wrong("the value is not a decimal number of 64 bits");
+        };
+        let Some(sum) = i64::checked_add(number, self.by) else {
+            return wrong("the sum does not fit into 64 bits");
+        };
+        self.number = sum;
+        self.text = sum.to_string().into_bytes();
+        Ok(Some(keep(header)))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+struct Touch {
+    ttl: Ttl,
+    value: Vec<u8>,
+}
+
+impl Change for Touch {
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError> {
+        if header.is_none() {
+            return Ok(None);
+        }
+        current(header, at, &mut self.value);
+        Ok(Some(Decision { ttl: Some(self.ttl), user_flags: None }))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+fn stored(version: Option<u64>) -> Result<u64, RpcError> {
+    version.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a mutation stored nothing"))
+}
+
+impl Table {
+    /// Adds bytes to the end of a value, an absent one being empty. Expiry and flags stay. Gives
+    /// the version.
+    ///
+    /// # Errors
+    /// As for [`Self::put`].
+    pub fn append(&self, key: &[u8], value: &[u8]) -> Result<u64, RpcError> {
+        stored(self.write(key, &mut Append { more: value, value: Vec::new() })?)
+    }
+
+    /// Adds to a value that is a decimal number, an absent one being 0. Expiry and flags stay.
+    /// Gives the sum and the version.
+    ///
+    /// # Errors
+    /// `WrongType` if the value is no number of 64 bits or the sum is none; and as for
+    /// [`Self::put`].
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<(i64, u64), RpcError> {
+        let mut change = Increment { by, number: 0, text: Vec::new() };
+        let version = stored(self.write(key, &mut change)?)?;
+        Ok((change.number, version))
+    }
+
+    /// Gives a key another time to live, by a new entry with a new version. `None`: there is no
+    /// such key.
+    ///
+    /// # Errors
+    /// As for [`Self::put`].
+    pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<Option<u64>, RpcError> {
+        self.write(key, &mut Touch { ttl, value: Vec::new() })
+    }
+}

@@ -1,0 +1,382 @@
+//! Regions and the blocks they are divided into.
+//!
+//! Regions are made on demand, up to the configured amount, and stay. A block has the length of
+//! a log segment and belongs to one table's log, or to the index ([`super::meta`]). Free blocks
+//! are reused last in, first out: their lines are still in the cache.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use onesided_fabric::Memory;
+use onesided_protocol::LogAddr;
+use onesided_protocol::limits::{REGION_BYTES, REGIONS_MAX};
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+use parking_lot::Mutex;
+
+use super::catalog::Catalog;
+use super::spot::Spot;
+use super::{EngineConfig, EngineError, MakeMemory};
+
+/// Bit of [`Block::live`]: the log still appends to it. It counts like live bytes, so that the
+/// block becomes free exactly when the count reaches 0.
+const ACTIVE: u32 = 1 << 31;
+/// Shortest block: what lines and directories are aligned to.
+const BLOCK_MIN_BYTES: usize = 1 << 10;
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Use {
+    Free = 0,
+    /// A segment of a log, or the first of a run of them.
+    Log = 1,
+    /// Index segments and directories.
+    Meta = 2,
+    /// Belongs to the run that begins before it.
+    RunTail = 3,
+}
+
+/// Server-private state of a block.
+struct Block {
+    /// Bytes of live entries, and [`ACTIVE`].
+    live: AtomicU32,
+    /// A [`Use`].
+    used_for: AtomicU32,
+    /// Blocks of the run that begins here.
+    run: AtomicU32,
+    /// Id of the table whose log it is.
+    owner: AtomicU32,
+}
+
+struct Region {
+    memory: Arc<Memory>,
+    blocks: Box<[Block]>,
+}
+
+/// What a table may take and has taken.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Bytes, 0 = no limit of its own.
+    pub(super) quota_bytes: AtomicU64,
+    /// Bytes of log segments, index segments and directories.
+    taken_bytes: AtomicU64,
+    /// Bytes of index segments and directories among them.
+    index_bytes: AtomicU64,
+}
+
+impl Account {
+    /// Counts `more` bytes as taken, unless that would exceed the quota.
+    pub(super) fn take(&self, more: usize) -> Result<(), RpcError> {
+        let more = more as u64;
+        let quota = self.quota_bytes.load(Ordering::Relaxed);
+        let before = self.taken_bytes.fetch_add(more, Ordering::Relaxed);
+        if quota == 0 || before + more <= quota {
+            return Ok(());
+        }
+        self.taken_bytes.fetch_sub(more, Ordering::Relaxed);
+        let text = format!(
+            "the table's quota of {quota} bytes is used up ({before} bytes in use, {more} more \
+             needed); nothing was changed: raise the quota or delete keys"
+        );
+        Err(RpcError::new(ErrorCode::OutOfMemory, text))
+    }
+
+    /// Counts bytes as given back.
+    pub(super) fn give(&self, bytes: usize) {
+        if bytes > 0 {
+            self.taken_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that bytes taken are the index's.
+    pub(super) fn note_index(&self, bytes: usize) {
+        self.index_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Says that bytes given back were the index's.
+    pub(super) fn unnote_index(&self, bytes: usize) {
+        self.index_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn index_bytes(&self) -> u64 {
+        self.index_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes of blocks by use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct BlockTotals {
+    pub(super) log: u64,
+    pub(super) live: u64,
+    pub(super) meta: u64,
+    pub(super) free: u64,
+}
+
+/// All regions but the catalog.
+pub(super) struct Pool {
+    regions: Box<[OnceLock<Region>]>,
+    make_memory: MakeMemory,
+    catalog: Arc<Catalog>,
+    block_bytes: usize,
+    region_blocks: usize,
+    limit_bytes: usize,
+    free: Mutex<FreeBlocks>,
+}
+
+#[derive(Default)]
+struct FreeBlocks {
+    /// Numbers of all free blocks, the next one last.
+    stack: Vec<u32>,
+    /// Bytes of the regions made so far.
+    made_bytes: usize,
+    /// Regions made so far, the catalog included.
+    made: u32,
+}
+
+impl Pool {
+    pub(super) fn new(
+        config: &EngineConfig,
+        make_memory: MakeMemory,
+        catalog: Arc<Catalog>,
+    ) -> Result<Self, EngineError> {
+        let (block_bytes, region_bytes) = (config.segment_bytes, config.region_bytes);
+        let wrong = |text: String| Err(EngineError::Config(text));
+        if block_bytes < BLOCK_MIN_BYTES || !block_bytes.is_power_of_two() {
+            return wrong(format!("segment_bytes = {block_bytes} is not a power of two >= 1024"));
+        }
+        if region_bytes > REGION_BYTES || region_bytes == 0 || region_bytes % block_bytes != 0 {
+            return wrong(format!(
+                "region_bytes = {region_bytes} is not a multiple of segment_bytes = \
+                 {block_bytes} up to {REGION_BYTES}"
+            ));
+        }
+        let limit_bytes = config.memory_bytes / block_bytes * block_bytes;
+        let regions = 1 + limit_bytes.div_ceil(region_bytes);
+        if regions > REGIONS_MAX || limit_bytes == 0 {
+            return wrong(format!(
+                "memory_bytes = {} must be at least one segment of {block_bytes} bytes and at \
+                 most {} regions of {region_bytes} bytes",
+                config.memory_bytes,
+                REGIONS_MAX - 1
+            ));
+        }
+        Ok(Self {
+            regions: (0..regions).map(|_| OnceLock::new()).collect(),
+            make_memory,
+            catalog,
+            block_bytes,
+            region_blocks: region_bytes / block_bytes,
+            limit_bytes,
+            free: Mutex::new(FreeBlocks { made: 1, ..FreeBlocks::default() }),
+        })
+    }
+
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    pub(super) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    /// Bytes of the longest run of blocks that a region may hold.
+    pub(super) fn run_max_bytes(&self) -> usize {
+        (self.region_blocks * self.block_bytes).min(self.limit_bytes)
+    }
+
+    pub(super) fn memory(&self, id: u32) -> Option<Arc<Memory>> {
+        self.regions.get(id as usize)?.get().map(|region| region.memory.clone())
+    }
+
+    fn region(&self, id: u32) -> &Region {
+        match self.regions.get(id as usize).and_then(OnceLock::get) {
+            Some(region) => region,
+            None => panic!("the engine's own address is in region {id}, which was never made"),
+        }
+    }
+
+    /// The place of an address that the engine made.
+    #[inline]
+    pub(super) fn at(&self, addr: LogAddr) -> Spot<'_> {
+        Spot::new(&self.region(addr.region()).memory, addr.offset_bytes())
+    }
+
+    #[inline]
+    fn block_of(&self, addr: LogAddr) -> &Block {
+        &self.region(addr.region()).blocks[addr.offset_bytes() / self.block_bytes]
+    }
+
+    fn number(&self, region: u32, block: usize) -> u32 {
+        region * self.region_blocks as u32 + block as u32
+    }
+
+    fn addr(&self, number: u32) -> LogAddr {
+        let (region, block) =
+            (number / self.region_blocks as u32, number as usize % self.region_blocks);
+        LogAddr::new(region, block * self.block_bytes)
+    }
+
+    /// Takes adjacent blocks of at least `len_bytes` in one region.
+    pub(super) fn take(
+        &self,
+        len_bytes: usize,
+        use_: Use,
+        owner: u32,
+    ) -> Result<LogAddr, RpcError> {
+        let blocks = len_bytes.div_ceil(self.block_bytes).max(1);
+        if blocks > self.region_blocks {
+            let text = format!("{len_bytes} bytes do not fit into a region: store shorter values");
+            return Err(RpcError::new(ErrorCode::TooLarge, text));
+        }
+        let mut free = self.free.lock();
+        let first = match self.find(&mut free, blocks) {
+            Some(first) => first,
+            None => {
+                self.make_regions(&mut free, blocks)?;
+                self.find(&mut free, blocks).ok_or_else(|| self.full(&free, len_bytes))?
+            }
+        };
+        let addr = self.addr(first);
+        let region = self.region(addr.region());
+        let index = addr.offset_bytes() / self.block_bytes;
+        for (i, block) in region.blocks[index..index + blocks].iter().enumerate() {
+            let use_ = if i == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
+            block.used_for.store(use_ as u32, Ordering::Relaxed);
+            block.owner.store(owner, Ordering::Relaxed);
+            block.live.store(0, Ordering::Relaxed);
+        }
+        region.blocks[index].run.store(blocks as u32, Ordering::Relaxed);
+        Ok(addr)
+    }
+
+    /// Numbers of free blocks in a row, taken off the stack.
+    fn find(&self, free: &mut FreeBlocks, blocks: usize) -> Option<u32> {
+        if blocks == 1 {
+            return free.stack.pop();
+        }
+        let first = (1..free.made).find_map(|id| {
+            let mut row = 0;
+            let at = self.region(id).blocks.iter().position(|block| {
+                let is_free = block.used_for.load(Ordering::Relaxed) == Use::Free as u32;
+                row = if is_free { row + 1 } else { 0 };
+                row == blocks
+            })?;
+            Some(self.number(id, at + 1 - blocks))
+        })?;
+        free.stack.retain(|number| !(first..first + blocks as u32).contains(number));
+        Some(first)
+    }
+
+    /// Makes the next region, if memory is left for one that holds that many blocks in a row.
+    fn make_regions(&self, free: &mut FreeBlocks, blocks: usize) -> Result<(), RpcError> {
+        let left_bytes = self.limit_bytes - free.made_bytes;
+        let len_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
+        if len_bytes < blocks * self.block_bytes {
+            return Err(self.full(free, blocks * self.block_bytes));
+        }
+        let id = free.made;
+        let name = format!("onesided-region-{id}");
+        let memory = (self.make_memory)(&name, len_bytes).map_err(|error| {
+            let text = format!(
+                "the system gave no memory for region {id} of {len_bytes} bytes: {error}; \
+                 nothing was changed: lower --memory or free memory on the host"
+            );
+            RpcError::new(ErrorCode::OutOfMemory, text)
+        })?;
+        let block = || Block {
+            live: AtomicU32::new(0),
+            used_for: AtomicU32::new(Use::Free as u32),
+            run: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
+        };
+        let count = len_bytes / self.block_bytes;
+        let blocks = (0..count).map(|_| block()).collect();
+        let made = self.regions[id as usize].set(Region { memory: Arc::new(memory), blocks });
+        debug_assert!(made.is_ok(), "region {id} was made twice");
+        free.stack.extend((0..count).rev().map(|block| self.number(id, block)));
+        free.made_bytes += len_bytes;
+        free.made += 1;
+        self.catalog.add_region(id, len_bytes);
+        Ok(())
+    }
+
+    fn full(&self, free: &FreeBlocks, need_bytes: usize) -> RpcError {
+        let free_bytes = free.stack.len() * self.block_bytes;
+        let text = format!(
+            "memory is full: limit {} bytes, {} in use, no {need_bytes} bytes in a row left; \
+             nothing was changed: raise --memory, delete keys or drop a table",
+            self.limit_bytes,
+            free.made_bytes - free_bytes,
+        );
+        RpcError::new(ErrorCode::OutOfMemory, text)
+    }
+
+    /// Marks a block as the one that the log appends to.
+    pub(super) fn activate(&self, addr: LogAddr) {
+        self.block_of(addr).live.fetch_or(ACTIVE, Ordering::Relaxed);
+    }
+
+    /// Counts `bytes` of an entry at `addr` as live.
+    #[inline]
+    pub(super) fn add_live(&self, addr: LogAddr, bytes: usize) {
+        self.block_of(addr).live.fetch_add(bytes as u32, Ordering::Relaxed);
+    }
+
+    /// Whether nothing in the active block at `addr` is live.
+    pub(super) fn is_all_dead(&self, addr: LogAddr) -> bool {
+        self.block_of(addr).live.load(Ordering::Acquire) == ACTIVE
+    }
+
+    /// Counts `bytes` of an entry at `addr` as dead. Gives the bytes of the blocks that became
+    /// free by it, or 0.
+    #[inline]
+    pub(super) fn sub_live(&self, addr: LogAddr, bytes: usize) -> usize {
+        let before = self.block_of(addr).live.fetch_sub(bytes as u32, Ordering::AcqRel);
+        if before == bytes as u32 { self.give(addr) } else { 0 }
+    }
+
+    /// The log appends no more to the block. Gives the bytes that became free by it, or 0.
+    pub(super) fn seal(&self, addr: LogAddr) -> usize {
+        let before = self.block_of(addr).live.fetch_sub(ACTIVE, Ordering::AcqRel);
+        if before == ACTIVE { self.give(addr) } else { 0 }
+    }
+
+    /// Gives back the run that begins with the block of `addr`, and says its bytes.
+    pub(super) fn give(&self, addr: LogAddr) -> usize {
+        let region = self.region(addr.region());
+        let index = addr.offset_bytes() / self.block_bytes;
+        let mut free = self.free.lock();
+        let run = region.blocks[index].run.load(Ordering::Relaxed) as usize;
+        for i in (index..index + run).rev() {
+            region.blocks[i].used_for.store(Use::Free as u32, Ordering::Relaxed);
+            free.stack.push(self.number(addr.region(), i));
+        }
+        run * self.block_bytes
+    }
+
+    /// Regions made so far, the catalog included, and their bytes without it.
+    pub(super) fn made(&self) -> (u32, usize) {
+        let free = self.free.lock();
+        (free.made, free.made_bytes)
+    }
+
+    /// Adds up blocks, those of one table's log only if `owner` is given.
+    pub(super) fn totals(&self, owner: Option<u32>) -> BlockTotals {
+        let mut totals = BlockTotals::default();
+        let block_bytes = self.block_bytes as u64;
+        for region in self.regions.iter().filter_map(OnceLock::get) {
+            for block in &region.blocks {
+                if owner.is_some_and(|owner| block.owner.load(Ordering::Relaxed) != owner) {
+                    continue;
+                }
+                match block.used_for.load(Ordering::Relaxed) {
+                    used if used == Use::Free as u32 => totals.free += block_bytes,
+                    used if used == Use::Meta as u32 => totals.meta += block_bytes,
+                    _ => totals.log += block_bytes,
+                }
+                totals.live += u64::from(block.live.load(Ordering::Relaxed) & !ACTIVE);
+            }
+        }
+        totals
+    }
+}

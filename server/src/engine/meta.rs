@@ -1,0 +1,96 @@
+//! Space for index segments and directories, cut from metadata blocks and kept by length when
+//! given back.
+
+use std::collections::BTreeMap;
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::layout::addr::UNIT_BYTES;
+use onesided_protocol::layout::line::LINE_BYTES;
+use onesided_protocol::rpc::RpcError;
+use parking_lot::Mutex;
+
+use super::memory::{Pool, Use};
+
+/// Where index segments and directories come from. 64-byte aligned: a line is a cache line.
+#[derive(Default)]
+pub(super) struct Meta {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is left of the block that is being cut up.
+    rest: Option<(LogAddr, usize)>,
+    /// Given back, by length.
+    free: BTreeMap<usize, Vec<LogAddr>>,
+    used_bytes: usize,
+}
+
+fn plus(addr: LogAddr, bytes: usize) -> LogAddr {
+    LogAddr::new(addr.region(), addr.offset_bytes() + bytes)
+}
+
+/// Bytes that a piece of this length takes.
+pub(super) fn piece_bytes(len_bytes: usize) -> usize {
+    len_bytes.next_multiple_of(LINE_BYTES)
+}
+
+impl Meta {
+    /// Takes a piece; its bytes are whatever was there before.
+    pub(super) fn take(&self, pool: &Pool, len_bytes: usize) -> Result<LogAddr, RpcError> {
+        const { assert!(LINE_BYTES.is_multiple_of(UNIT_BYTES)) };
+        let len_bytes = piece_bytes(len_bytes);
+        let mut state = self.state.lock();
+        let addr = match state.reuse(len_bytes) {
+            Some(addr) => addr,
+            None => {
+                let chunk_bytes = len_bytes.next_multiple_of(pool.block_bytes());
+                let addr = pool.take(chunk_bytes, Use::Meta, 0)?;
+                state.keep(addr, len_bytes, chunk_bytes);
+                addr
+            }
+        };
+        state.used_bytes += len_bytes;
+        Ok(addr)
+    }
+
+    /// Gives a piece back. Nobody may look at it any more.
+    pub(super) fn give(&self, addr: LogAddr, len_bytes: usize) {
+        let len_bytes = piece_bytes(len_bytes);
+        let mut state = self.state.lock();
+        state.used_bytes -= len_bytes;
+        state.free.entry(len_bytes).or_default().push(addr);
+    }
+
+    pub(super) fn used_bytes(&self) -> usize {
+        self.state.lock().used_bytes
+    }
+}
+
+impl State {
+    fn reuse(&mut self, len_bytes: usize) -> Option<LogAddr> {
+        if let Some(addr) = self.free.get_mut(&len_bytes).and_then(Vec::pop) {
+            return Some(addr);
+        }
+        let (addr, left) = self.rest?;
+        let left = left.checked_sub(len_bytes)?;
+        self.rest = (left > 0).then(|| (plus(addr, len_bytes), left));
+        Some(addr)
+    }
+
+    /// Keeps the longer of two rests; the other serves directories of its length.
+    fn keep(&mut self, addr: LogAddr, len_bytes: usize, chunk_bytes: usize) {
+        if chunk_bytes == len_bytes {
+            return;
+        }
+        let new = (plus(addr, len_bytes), chunk_bytes - len_bytes);
+        let (keep, spare) = match self.rest {
+            Some(old) if old.1 > new.1 => (old, Some(new)),
+            old => (new, old),
+        };
+        self.rest = Some(keep);
+        if let Some((addr, len_bytes)) = spare {
+            self.free.entry(len_bytes).or_default().push(addr);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The storage engine: tables whose index and log lie in memory that clients read by themselves.
+//!
+//! No sockets, no clock and no randomness of its own. Method order: [`Engine::new`],
+//! [`Engine::create_table`], then operations on [`Engine::table`]; [`Engine::tick`] now and
+//! then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions have ended.
+//!
+//! Locks, in the order in which one thread may take them: the names of tables; one index
+//! segment, and the one that it is being split into; the directory of an index; a log; the
+//! metadata pieces; the free blocks.
+
+mod bucket;
+mod catalog;
+mod change;
+mod index;
+mod log;
+mod memory;
+mod meta;
+mod publish;
+mod split;
+mod spot;
+mod status;
+mod table;
+mod tables;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use onesided_fabric::Memory;
+use onesided_protocol::layout::catalog::CATALOG_REGION;
+use onesided_protocol::limits::{
+    REGION_BYTES, SEGMENT_BYTES, VALUE_MAX_BYTES, VALUE_MAX_DEFAULT_BYTES,
+};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+pub use status::MemoryStatus;
+pub use table::{Stored, Table};
+
+use catalog::Catalog;
+use memory::Pool;
+use meta::Meta;
+use tables::Tables;
+
+/// How to size and seed an engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Bytes for entries and indexes of all tables; the catalog's 1.2 MiB are not among them.
+    pub memory_bytes: usize,
+    /// Length of a region, a multiple of `segment_bytes` up to 64 MiB.
+    pub region_bytes: usize,
+    /// Length of a log segment: a power of two from 1 KiB. Short ones are reused sooner.
+    pub segment_bytes: usize,
+    /// Longest value.
+    pub value_max_bytes: usize,
+    /// Incarnation, secrets and hash seeds are drawn from it.
+    pub seed: u64,
+    /// Per cent of its slots that an index segment fills before it splits, 1 to 100.
+    pub split_load_percent: u8,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 1 << 30,
+            region_bytes: REGION_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            value_max_bytes: VALUE_MAX_DEFAULT_BYTES,
+            seed: 0,
+            split_load_percent: 75,
+        }
+    }
+}
+
+/// Makes zeroed memory of a name and length: private, shared, or watched by a simulation.
+pub type MakeMemory = Box<dyn Fn(&str, usize) -> std::io::Result<Memory> + Send + Sync>;
+
+/// The server's clock.
+pub trait Clock: Send + Sync {
+    /// Unix time in ns; never steps back. 0 s counts as no time: start later.
+    fn unix_ns(&self) -> u64;
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A value of the configuration cannot be.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// The system gave no memory.
+    #[error("no memory for {what} ({len_bytes} bytes): {source}; free memory on the host")]
+    Memory {
+        /// What for.
+        what: &'static str,
+        /// How much.
+        len_bytes: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// What all tables use.
+pub(crate) struct Shared {
+    pool: Pool,
+    meta: Meta,
+    catalog: Arc<Catalog>,
+    clock: Arc<dyn Clock>,
+    /// The next append number of a large entry.
+    append_numbers: AtomicU64,
+    value_max_bytes: usize,
+    split_load_percent: u8,
+}
+
+/// The engine of one server life.
+pub struct Engine {
+    incarnation: u64,
+    shared: Arc<Shared>,
+    /// By id, ascending: for the hot path.
+    by_id: ArcSwap<Vec<Arc<Table>>>,
+    tables: Mutex<Tables>,
+}
+
+impl Engine {
+    /// An engine without tables.
+    ///
+    /// # Errors
+    /// When a value of the configuration cannot be, or there is no memory for the catalog.
+    pub fn new(
+        config: EngineConfig,
+        make_memory: MakeMemory,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, EngineError> {
+        check(&config)?;
+        let mut random = StdRng::seed_from_u64(config.seed);
+        let incarnation = random.random();
+        let catalog = Arc::new(Catalog::new(incarnation, &make_memory)?);
+        let shared = Arc::new(Shared {
+            pool: Pool::new(&config, make_memory, catalog.clone())?,
+            meta: Meta::default(),
+            catalog,
+            clock,
+            append_numbers: AtomicU64::new(1),
+            value_max_bytes: config.value_max_bytes,
+            split_load_percent: config.split_load_percent,
+        });
+        let tables = Mutex::new(Tables::new(random));
+        let engine = Self { incarnation, shared, by_id: ArcSwap::default(), tables };
+        engine.tick();
+        Ok(Arc::new(engine))
+    }
+
+    /// The random number of this server life.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Changes whenever a record of the catalog does.
+    #[must_use]
+    pub fn catalog_epoch(&self) -> u64 {
+        self.shared.catalog.epoch()
+    }
+
+    /// The server's Unix time in ns.
+    #[must_use]
+    pub fn clock_ns(&self) -> u64 {
+        self.shared.clock.unix_ns()
+    }
+
+    /// Stores the time in the catalog.
+    pub fn tick(&self) {
+        self.shared.catalog.set_clock(self.clock_ns());
+    }
+
+    /// A region by its id; the catalog is region 0.
+    #[must_use]
+    pub fn region(&self, id: u32) -> Option<Arc<Memory>> {
+        if id == CATALOG_REGION {
+            return Some(self.shared.catalog.memory());
+        }
+        self.shared.pool.memory(id)
+    }
+
+    /// Regions made so far, the catalog included; ids are below this.
+    #[must_use]
+    pub fn regions(&self) -> u32 {
+        self.shared.pool.made().0
+    }
+
+    /// A table by its id.
+    #[must_use]
+    pub fn table(&self, id: u32) -> Option<Arc<Table>> {
+        let by_id = self.by_id.load();
+        let at = by_id.binary_search_by_key(&id, |table| table.id()).ok()?;
+        by_id.get(at).cloned()
+    }
+
+    /// Large entries written so far.
+    #[must_use]
+    pub fn large_entries(&self) -> u64 {
+        self.shared.append_numbers.load(Ordering::Relaxed) - 1
+    }
+}
+
+fn check(config: &EngineConfig) -> Result<(), EngineError> {
+    if !(1..=100).contains(&config.split_load_percent) {
+        let text = format!("split_load_percent = {} is not 1 to 100", config.split_load_percent);
+        return Err(EngineError::Config(text));
+    }
+    if config.value_max_bytes > VALUE_MAX_BYTES {
+        let text = format!(
+            "value_max_bytes = {} is above {VALUE_MAX_BYTES}: an entry must fit into a region",
+            config.value_max_bytes
+        );
+        return Err(EngineError::Config(text));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Where the memory is.
+
+use super::Engine;
+
+/// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
+/// `meta_bytes` + `free_bytes`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryStatus {
+    /// What entries and indexes may take in all.
+    pub limit_bytes: u64,
+    /// Regions made so far, the catalog included.
+    pub regions: u32,
+    /// Their length, the catalog's excepted.
+    pub region_bytes: u64,
+    /// The catalog.
+    pub catalog_bytes: u64,
+    /// Log segments.
+    pub log_bytes: u64,
+    /// Live entries, headers and padding included.
+    pub log_live_bytes: u64,
+    /// Entries that are dead, and rests of segments too short for the next entry.
+    pub log_dead_bytes: u64,
+    /// Rests of the segments that are appended to.
+    pub log_free_bytes: u64,
+    /// Blocks for index segments and directories.
+    pub meta_bytes: u64,
+    /// Index segments and directories in use, quarantined ones included.
+    pub index_bytes: u64,
+    /// Those of dropped tables, kept until sessions have ended.
+    pub quarantined_bytes: u64,
+    /// Blocks that nothing uses, those of regions not made yet included.
+    pub free_bytes: u64,
+    /// Server-private state of indexes, about.
+    pub private_bytes: u64,
+}
+
+impl Engine {
+    /// Where the memory is, at about one moment.
+    #[must_use]
+    pub fn memory_status(&self) -> MemoryStatus {
+        let pool = &self.shared.pool;
+        let (regions, region_bytes) = pool.made();
+        let totals = pool.totals(None);
+        let tables = self.by_id.load_full();
+        let rest: usize = tables.iter().map(|table| table.log.rest_bytes(pool)).sum();
+        let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
+        let limit_bytes = pool.limit_bytes() as u64;
+        let unmade_bytes = limit_bytes - region_bytes as u64;
+        MemoryStatus {
+            limit_bytes,
+            regions,
+            region_bytes: region_bytes as u64,
+            catalog_bytes: self.shared.catalog.memory().len_bytes() as u64,
+            log_bytes: totals.log,
+            log_live_bytes: totals.live,
+            log_dead_bytes: totals.log.saturating_sub(totals.live + rest as u64),
+            log_free_bytes: rest as u64,
+            meta_bytes: totals.meta,
+            index_bytes: self.shared.meta.used_bytes() as u64,
+            quarantined_bytes: self.quarantined_bytes() as u64,
+            free_bytes: totals.free + unmade_bytes,
+            private_bytes: private as u64,
+        }
+    }
+}

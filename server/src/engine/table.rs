@@ -1,0 +1,403 @@
+//! A table: operations on keys.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::control::{TableInfo, TableOptions};
+use onesided_protocol::hash::KeyHash;
+use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
+use onesided_protocol::layout::state::Death;
+use onesided_protocol::limits::{DEPTH_MAX, KEY_MAX_BYTES};
+use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
+use parking_lot::MutexGuard;
+
+use super::Shared;
+use super::bucket::{Hit, Probe};
+use super::change::{Change, Decision, Put};
+use super::index::{Index, Segment, SegmentState};
+use super::log::Log;
+use super::memory::Account;
+use super::publish::{self, Draft, Pending};
+use super::spot::Spot;
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// What is stored under a key, its value apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// Token of compare-and-set; never the same twice for a key.
+    pub version: u64,
+    /// Seconds on the server's clock, 0 = never.
+    pub expiry_s: u32,
+    /// The user's own.
+    pub user_flags: u32,
+}
+
+impl From<EntryHeader> for Stored {
+    fn from(header: EntryHeader) -> Self {
+        let EntryHeader { version, expiry_s, user_flags, .. } = header;
+        Self { version, expiry_s, user_flags }
+    }
+}
+
+/// A key space with options of its own. Its operations may be called from any thread; those on
+/// one key take effect one after the other.
+pub struct Table {
+    id: u32,
+    name: String,
+    pub(super) secret: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) account: Account,
+    pub(super) index: Index,
+    pub(super) log: Log,
+    default_ttl_s: AtomicU32,
+    /// The greatest version given so far.
+    greatest_version: AtomicU64,
+    pub(super) dropped: AtomicBool,
+}
+
+/// A locked segment and what a look for a key in it found.
+struct Found<'a> {
+    segment: &'a Segment,
+    state: MutexGuard<'a, SegmentState>,
+    base: Spot<'a>,
+    probe: Probe,
+}
+
+impl Table {
+    pub(super) fn new(
+        id: u32,
+        record: u32,
+        name: &str,
+        options: TableOptions,
+        (hash_seed, secret): (u64, u64),
+        shared: Arc<Shared>,
+    ) -> Result<Self, RpcError> {
+        let account = Account::default();
+        account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+        let index = Index::new(&shared, &account, record, hash_seed)?;
+        Ok(Self {
+            id,
+            name: name.to_owned(),
+            secret,
+            shared,
+            account,
+            index,
+            log: Log::default(),
+            default_ttl_s: AtomicU32::new(options.default_ttl_s),
+            greatest_version: AtomicU64::new(0),
+            dropped: AtomicBool::new(false),
+        })
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its options now.
+    #[must_use]
+    pub fn options(&self) -> TableOptions {
+        TableOptions {
+            default_ttl_s: self.default_ttl_s.load(Ordering::Relaxed),
+            quota_bytes: self.account.quota_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What a client needs to read it.
+    #[must_use]
+    pub fn info(&self) -> TableInfo {
+        TableInfo {
+            id: self.id,
+            slot: self.index.record,
+            hash_seed: self.index.hash_seed,
+            secret: self.secret,
+            directory: self.index.directory_word(),
+            options: self.options(),
+        }
+    }
+
+    pub(super) fn set_options(&self, options: TableOptions) {
+        self.default_ttl_s.store(options.default_ttl_s, Ordering::Relaxed);
+        self.account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+    }
+
+    /// Copies the value into `into`, whose contents it replaces. `None`: absent or expired, or
+    /// the table was dropped.
+    pub fn get(&self, key: &[u8], into: &mut Vec<u8>) -> Option<Stored> {
+        let found = self.find(key).ok()?;
+        let hit = found.probe.hit?;
+        if self.is_expired(&hit.header) {
+            return None;
+        }
+        read_value(self.shared.pool.at(hit.addr), &hit.header, into);
+        Some(hit.header.into())
+    }
+
+    /// Stores a value if `expect` is met, and gives its version.
+    ///
+    /// # Errors
+    /// `Unexpected`, `TooLarge`, `OutOfMemory`, `IndexFull`, `NoSuchTable`; nothing was changed.
+    pub fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expect: Expect,
+        ttl: Ttl,
+        user_flags: u32,
+    ) -> Result<u64, RpcError> {
+        let version = self.write(key, &mut Put { value, expect, ttl, user_flags })?;
+        version.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a put decided to store nothing"))
+    }
+
+    /// Removes a key. `false`: there was none.
+    ///
+    /// # Errors
+    /// `Unexpected` when `expect` is not met, `NoSuchTable`; nothing was changed.
+    pub fn delete(&self, key: &[u8], expect: Expect) -> Result<bool, RpcError> {
+        let mut found = self.find(key)?;
+        let live = self.drop_expired(&mut found);
+        check(expect, live.map(|hit| hit.header.version))?;
+        if let Some(hit) = live {
+            self.remove(&mut found, hit, Death::Deleted);
+        }
+        Ok(live.is_some())
+    }
+
+    /// Copies the key's entry elsewhere, with the same version. `false`: there was none.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `NoSuchTable`; nothing was changed.
+    pub fn relocate(&self, key: &[u8]) -> Result<bool, RpcError> {
+        let mut found = self.find(key)?;
+        let Some(hit) = self.drop_expired(&mut found) else { return Ok(false) };
+        let mut value = Vec::new();
+        read_value(self.shared.pool.at(hit.addr), &hit.header, &mut value);
+        let (fresh, _) = self.append_entry(hit.header, key, &value)?;
+        let slot = found.base.plus(hit.slot_bytes);
+        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
+        fresh.relocate(self.shared.pool.at(hit.addr), slot, fingerprint);
+        self.release(hit);
+        Ok(true)
+    }
+
+    /// Applies a change to what is stored under a key. Gives the new version, if it stored.
+    pub(super) fn write(
+        &self,
+        key: &[u8],
+        change: &mut impl Change,
+    ) -> Result<Option<u64>, RpcError> {
+        if key.len() > KEY_MAX_BYTES {
+            let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
+            return Err(RpcError::new(ErrorCode::TooLarge, text));
+        }
+        // Every look but the last ends in a split.
+        for _ in 0..=2 * u32::from(DEPTH_MAX) {
+            let mut found = self.find(key)?;
+            let live = self.drop_expired(&mut found);
+            let at = live.map(|hit| self.shared.pool.at(hit.addr));
+            let Some(decision) = change.decide(live.map(|hit| hit.header), at)? else {
+                return Ok(None);
+            };
+            let header = self.header(key, change.value(), decision, live)?;
+            match live {
+                Some(hit) => return self.replace(&found, hit, header, key, change.value()),
+                None => {
+                    if let Some(version) = self.insert(&mut found, header, key, change.value())? {
+                        return Ok(Some(version));
+                    }
+                }
+            }
+        }
+        let text = "one bucket of the index stays full however often it is split; \
+                    nothing was changed: delete keys or use another table";
+        Err(RpcError::new(ErrorCode::IndexFull, text))
+    }
+
+    fn replace(
+        &self,
+        found: &Found<'_>,
+        hit: Hit,
+        mut header: EntryHeader,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Option<u64>, RpcError> {
+        header.version = hit.header.version + 1;
+        let (fresh, _) = self.append_entry(header, key, value)?;
+        if header.version > self.greatest_version.load(Ordering::Relaxed) {
+            self.greatest_version.fetch_max(header.version, Ordering::Relaxed);
+        }
+        let slot = found.base.plus(hit.slot_bytes);
+        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
+        fresh.update(self.shared.pool.at(hit.addr), slot, fingerprint);
+        self.release(hit);
+        Ok(Some(header.version))
+    }
+
+    /// `None`: the segment was split to make room, so look again.
+    fn insert(
+        &self,
+        found: &mut Found<'_>,
+        mut header: EntryHeader,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Option<u64>, RpcError> {
+        let Found { segment, state, base, probe } = found;
+        let room = self.index.make_room(&self.shared, &self.account, segment, state, probe)?;
+        let Some(slot_bytes) = room else { return Ok(None) };
+        header.version = self.new_version();
+        let (fresh, _) = self.append_entry(header, key, value)?;
+        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
+        fresh.insert(base.plus(slot_bytes), fingerprint);
+        state.count += 1;
+        Ok(Some(header.version))
+    }
+
+    /// Step 1: an entry, pending, that nothing points at.
+    fn append_entry(
+        &self,
+        header: EntryHeader,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Pending<'_>, LogAddr), RpcError> {
+        let Shared { pool, append_numbers, .. } = &*self.shared;
+        let addr = self.log.reserve(pool, &self.account, self.id, header.padded_bytes())?;
+        let append_number =
+            if header.is_large() { append_numbers.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let draft = Draft { header, append_number, key, value };
+        Ok((publish::write(pool.at(addr), addr, self.secret, &draft), addr))
+    }
+
+    /// The header of a new entry, its version apart.
+    fn header(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        decision: Decision,
+        live: Option<Hit>,
+    ) -> Result<EntryHeader, RpcError> {
+        let max_bytes = self.shared.value_max_bytes;
+        let old = live.map(|hit| hit.header).unwrap_or_default();
+        let header = EntryHeader {
+            version: 0,
+            value_len: value.len() as u32,
+            key_len: key.len() as u16,
+            flags: if is_large(value.len()) { FLAG_LARGE } else { 0 },
+            expiry_s: match decision.ttl {
+                Some(ttl) => self.expiry_s(ttl),
+                None => old.expiry_s,
+            },
+            user_flags: decision.user_flags.unwrap_or(old.user_flags),
+        };
+        let run_max_bytes = self.shared.pool.run_max_bytes();
+        if value.len() <= max_bytes && header.padded_bytes() <= run_max_bytes {
+            return Ok(header);
+        }
+        let text = format!(
+            "a value of {} bytes: the limit is {max_bytes}, and {run_max_bytes} for an entry with \
+             header and key",
+            value.len()
+        );
+        Err(RpcError::new(ErrorCode::TooLarge, text))
+    }
+
+    fn find(&self, key: &[u8]) -> Result<Found<'_>, RpcError> {
+        let hash = KeyHash::of(self.index.hash_seed, key);
+        let (segment, state) = self.index.lock(hash);
+        // Set before the drop takes the locks one by one: whoever sees it false here is waited
+        // for.
+        if self.dropped.load(Ordering::Acquire) {
+            let text = format!("table {:?} was dropped: open it again", self.name);
+            return Err(RpcError::new(ErrorCode::NoSuchTable, text));
+        }
+        let base = self.shared.pool.at(segment.addr);
+        let probe = Probe::of(&self.shared.pool, base, hash, key);
+        Ok(Found { segment, state, base, probe })
+    }
+
+    /// The key's entry, unless it has expired: then it is removed.
+    fn drop_expired(&self, found: &mut Found<'_>) -> Option<Hit> {
+        let hit = found.probe.hit?;
+        if !self.is_expired(&hit.header) {
+            return Some(hit);
+        }
+        self.remove(found, hit, Death::Expired);
+        found.probe.vacant_bytes = Some(hit.slot_bytes);
+        None
+    }
+
+    fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) {
+        let slot = found.base.plus(hit.slot_bytes);
+        publish::remove(self.shared.pool.at(hit.addr), slot, reason);
+        found.probe.hit = None;
+        found.state.count -= 1;
+        self.release(hit);
+    }
+
+    fn release(&self, hit: Hit) {
+        Log::release(&self.shared.pool, &self.account, hit.addr, hit.header.padded_bytes());
+    }
+
+    /// Greater than every version this table has given.
+    fn new_version(&self) -> u64 {
+        let now_ns = self.shared.clock.unix_ns();
+        let next = |greatest: u64| now_ns.max(greatest + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        match self.greatest_version.fetch_update(set, fetch, |greatest| Some(next(greatest))) {
+            Ok(greatest) | Err(greatest) => next(greatest),
+        }
+    }
+
+    fn now_s(&self) -> u32 {
+        u32::try_from(self.shared.clock.unix_ns() / NS_PER_S).unwrap_or(u32::MAX)
+    }
+
+    fn is_expired(&self, header: &EntryHeader) -> bool {
+        header.expiry_s != 0 && self.now_s() >= header.expiry_s
+    }
+
+    fn expiry_s(&self, ttl: Ttl) -> u32 {
+        let seconds = match ttl {
+            Ttl::Never => return 0,
+            Ttl::Seconds(seconds) => seconds,
+            Ttl::TableDefault => match self.default_ttl_s.load(Ordering::Relaxed) {
+                0 => return 0,
+                seconds => seconds,
+            },
+        };
+        // 0 would mean never.
+        self.now_s().saturating_add(seconds).max(1)
+    }
+}
+
+/// Whether `expect` is met by what is there now.
+pub(super) fn check(expect: Expect, version: Option<u64>) -> Result<(), RpcError> {
+    let met = match expect {
+        Expect::Any => true,
+        Expect::Absent => version.is_none(),
+        Expect::Present => version.is_some(),
+        Expect::Version(wanted) => version == Some(wanted),
+    };
+    if met {
+        return Ok(());
+    }
+    let found = match version {
+        Some(version) => format!("the key has version {version}"),
+        None => "the key is absent".to_owned(),
+    };
+    Err(RpcError::new(ErrorCode::Unexpected, format!("expected {expect:?}, but {found}")))
+}
+
+/// Copies the value of the entry at `at` out.
+pub(super) fn read_value(at: Spot<'_>, header: &EntryHeader, into: &mut Vec<u8>) {
+    into.resize(header.value_len as usize, 0);
+    at.plus(header.value_offset()).read(into);
+}

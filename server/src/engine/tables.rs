@@ -1,0 +1,260 @@
+//! Making, changing and dropping tables.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
+use onesided_protocol::layout::catalog::TableRecord;
+use onesided_protocol::layout::line::{BUCKET_WORDS, LINE_WORDS};
+use onesided_protocol::layout::slot::Slot;
+use onesided_protocol::layout::state::Death;
+use onesided_protocol::limits::{TABLE_NAME_MAX_BYTES, TABLES_MAX};
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::bucket::header_at;
+use super::index::{Segment, invalidate};
+use super::log::Log;
+use super::table::Table;
+use super::{Engine, publish};
+
+const SEGMENT_WORDS: usize = onesided_protocol::layout::line::INDEX_SEGMENT_BYTES / 8;
+const _: () = assert!(SEGMENT_WORDS.is_multiple_of(BUCKET_WORDS));
+
+/// The tables by name, and what dropped ones left behind.
+pub(super) struct Tables {
+    by_name: BTreeMap<String, Arc<Table>>,
+    random: StdRng,
+    last_id: u32,
+    /// Records of the catalog that were never used.
+    next_record: u32,
+    /// Records that may be used again, longest unused first.
+    free_records: VecDeque<u32>,
+    quarantine: Vec<Quarantined>,
+}
+
+/// What a session that knew a dropped table may still look at.
+struct Quarantined {
+    /// The last session that may.
+    session_watermark: u64,
+    record: u32,
+    pieces: Vec<(LogAddr, usize)>,
+}
+
+impl Tables {
+    pub(super) fn new(random: StdRng) -> Self {
+        Self {
+            by_name: BTreeMap::new(),
+            random,
+            last_id: 0,
+            next_record: 0,
+            free_records: VecDeque::new(),
+            quarantine: Vec::new(),
+        }
+    }
+
+    fn get(&self, name: &str) -> Result<&Arc<Table>, RpcError> {
+        self.by_name.get(name).ok_or_else(|| {
+            let text = format!("there is no table {name:?}: create it first");
+            RpcError::new(ErrorCode::NoSuchTable, text)
+        })
+    }
+
+    fn take_record(&mut self) -> Result<u32, RpcError> {
+        if self.next_record < TABLES_MAX as u32 {
+            self.next_record += 1;
+            return Ok(self.next_record - 1);
+        }
+        self.free_records.pop_front().ok_or_else(|| {
+            let text = format!(
+                "{TABLES_MAX} tables exist, or were dropped and are known to live sessions: drop \
+                 one, or wait for these sessions to end"
+            );
+            RpcError::new(ErrorCode::TooLarge, text)
+        })
+    }
+
+    /// Bytes that wait for sessions to end.
+    pub(super) fn quarantined_bytes(&self) -> usize {
+        let pieces = self.quarantine.iter().flat_map(|dropped| &dropped.pieces);
+        pieces.map(|(_, len_bytes)| len_bytes).sum()
+    }
+}
+
+fn record_of(table: &Table) -> TableRecord {
+    let info = table.info();
+    let mut name = [0; TABLE_NAME_MAX_BYTES];
+    name[..table.name().len()].copy_from_slice(table.name().as_bytes());
+    TableRecord {
+        id: info.id.into(),
+        flags: 0.into(),
+        directory: info.directory.0.into(),
+        hash_seed: info.hash_seed.into(),
+        secret: info.secret.into(),
+        default_ttl_s: info.options.default_ttl_s.into(),
+        name_len: (table.name().len() as u32).into(),
+        quota_bytes: info.options.quota_bytes.into(),
+        reserved: [0; 72],
+        name,
+        checksum: 0.into(),
+    }
+    .sealed()
+}
+
+fn check_name(name: &str) -> Result<(), RpcError> {
+    if (1..=TABLE_NAME_MAX_BYTES).contains(&name.len()) {
+        return Ok(());
+    }
+    let text =
+        format!("a table's name of {} bytes: it must have 1 to {TABLE_NAME_MAX_BYTES}", name.len());
+    let code = if name.is_empty() { ErrorCode::BadOption } else { ErrorCode::TooLarge };
+    Err(RpcError::new(code, text))
+}
+
+impl Engine {
+    /// Makes a table.
+    ///
+    /// # Errors
+    /// `TableExists`, `TooLarge` (name, number of tables), `BadOption`, `OutOfMemory`.
+    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
+        check_name(name)?;
+        let mut tables = self.tables.lock();
+        if tables.by_name.contains_key(name) {
+            let text = format!("table {name:?} exists already: open it, or drop it first");
+            return Err(RpcError::new(ErrorCode::TableExists, text));
+        }
+        let seeds = (tables.random.random(), tables.random.random());
+        let record = tables.take_record()?;
+        let id = tables.last_id + 1;
+        let table = match Table::new(id, record, name, options, seeds, self.shared.clone()) {
+            Ok(table) => Arc::new(table),
+            Err(error) => {
+                tables.free_records.push_front(record);
+                return Err(error);
+            }
+        };
+        tables.last_id = id;
+        self.shared.catalog.set_table(record, &record_of(&table));
+        tables.by_name.insert(name.to_owned(), table.clone());
+        self.list_by_id(&tables);
+        Ok(table.info())
+    }
+
+    /// Sets all options of a table.
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn alter_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
+        let tables = self.tables.lock();
+        let table = tables.get(name)?;
+        table.set_options(options);
+        self.shared.catalog.change_table(table.index.record, &record_of(table));
+        Ok(table.info())
+    }
+
+    /// What a client needs to read a table.
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn open_table(&self, name: &str) -> Result<TableInfo, RpcError> {
+        self.tables.lock().get(name).map(|table| table.info())
+    }
+
+    /// All tables, by name.
+    #[must_use]
+    pub fn list_tables(&self) -> Vec<TableStatus> {
+        let tables: Vec<_> = self.tables.lock().by_name.values().cloned().collect();
+        tables.iter().map(|table| table.status()).collect()
+    }
+
+    /// Removes a table. Its log is free at once; what a session up to `session_watermark` may
+    /// still look at stays until [`Self::reclaim`].
+    ///
+    /// # Errors
+    /// `NoSuchTable`.
+    pub fn drop_table(&self, name: &str, session_watermark: u64) -> Result<(), RpcError> {
+        let table = {
+            let mut tables = self.tables.lock();
+            let table = tables.get(name)?.clone();
+            tables.by_name.remove(name);
+            self.list_by_id(&tables);
+            table
+        };
+        self.shared.catalog.clear_table(table.index.record);
+        table.end();
+        let pieces = table.index.pieces();
+        let record = table.index.record;
+        self.tables.lock().quarantine.push(Quarantined { session_watermark, record, pieces });
+        Ok(())
+    }
+
+    /// Frees what dropped tables left behind whose watermark is at most `oldest_live_session`:
+    /// every session that could look at it is gone.
+    pub fn reclaim(&self, oldest_live_session: u64) {
+        let mut tables = self.tables.lock();
+        let (free, keep) = std::mem::take(&mut tables.quarantine)
+            .into_iter()
+            .partition(|dropped| dropped.session_watermark <= oldest_live_session);
+        tables.quarantine = keep;
+        let free: Vec<Quarantined> = free;
+        for dropped in free {
+            tables.free_records.push_back(dropped.record);
+            for (addr, len_bytes) in dropped.pieces {
+                self.shared.meta.give(addr, len_bytes);
+            }
+        }
+    }
+
+    pub(super) fn quarantined_bytes(&self) -> usize {
+        self.tables.lock().quarantined_bytes()
+    }
+
+    fn list_by_id(&self, tables: &Tables) {
+        let mut by_id: Vec<_> = tables.by_name.values().cloned().collect();
+        by_id.sort_by_key(|table| table.id());
+        self.by_id.store(Arc::new(by_id));
+    }
+}
+
+impl Table {
+    /// No operation begins any more, no miss can be proven, no entry is live, the log is free.
+    fn end(&self) {
+        self.dropped.store(true, Ordering::Release);
+        self.index.segments().for_each(|segment| self.end_segment(segment));
+        self.log.close(&self.shared.pool, &self.account);
+    }
+
+    fn end_segment(&self, segment: &Segment) {
+        let pool = &self.shared.pool;
+        let mut state = segment.state.lock();
+        let base = pool.at(segment.addr);
+        invalidate(base);
+        let mut words = vec![0; SEGMENT_WORDS];
+        base.read_words(&mut words);
+        let slots = words.chunks_exact(LINE_WORDS).flat_map(|line| &line[1..]);
+        for addr in slots.filter_map(|&word| Slot(word).addr()) {
+            let at = pool.at(addr);
+            let len_bytes = header_at(at).padded_bytes();
+            publish::kill(at, Death::Relocated);
+            Log::release(pool, &self.account, addr, len_bytes);
+        }
+        state.count = 0;
+    }
+
+    fn status(&self) -> TableStatus {
+        let totals = self.shared.pool.totals(Some(self.id()));
+        TableStatus {
+            name: self.name().to_owned(),
+            id: self.id(),
+            options: self.options(),
+            keys: self.index.keys(),
+            live_bytes: totals.live,
+            log_bytes: totals.log,
+            index_bytes: self.account.index_bytes(),
+            splits: self.index.splits.load(Ordering::Relaxed),
+        }
+    }
+}
