@@ -1,0 +1,252 @@
+//! One key of the store, as if nothing ever happened at the same time.
+
+use serde::{Deserialize, Serialize};
+
+/// A value. Tests write each byte value once, so equal contents mean the same write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Content {
+    /// A number that stands for bytes: [`Content::of`] and [`Content::appended`] make them.
+    Bytes(u64),
+    /// A decimal number, for increments.
+    Number(i64),
+}
+
+impl Content {
+    /// The bytes of one piece.
+    pub fn of(piece: u64) -> Self {
+        Self::Bytes(piece)
+    }
+
+    /// These bytes with another piece behind them.
+    pub fn appended(self, piece: u64) -> Self {
+        let before = match self {
+            Self::Bytes(id) => id,
+            Self::Number(n) => n as u64 ^ 0x5555_5555_5555_5555,
+        };
+        Self::Bytes((before.rotate_left(23) ^ piece).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+}
+
+/// As `onesided_protocol::rpc::Expect`, for histories that cross processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Expect {
+    Any,
+    Absent,
+    Present,
+    Version(u64),
+}
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Op {
+    Get,
+    /// `expiry_s`: 0 = never.
+    Put {
+        content: Content,
+        expect: Expect,
+        expiry_s: u32,
+    },
+    Delete {
+        expect: Expect,
+    },
+    Append {
+        piece: u64,
+    },
+    Increment {
+        by: i64,
+    },
+    Touch {
+        expiry_s: u32,
+    },
+    /// The server's clock reaches this second: what expires by then is gone.
+    Clock {
+        now_s: u32,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Ret {
+    /// Get: content and version.
+    Value(Content, u64),
+    /// Get, delete, touch: there is none.
+    Absent,
+    /// Put, append, touch: the version it has now.
+    Version(u64),
+    /// Delete: it was there.
+    Deleted,
+    /// `expect` was not met.
+    Refused,
+    /// Increment of what is no number.
+    WrongType,
+    /// Increment.
+    Number(i64, u64),
+    /// Clock.
+    Ticked,
+}
+
+/// What the key has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stored {
+    pub content: Content,
+    /// `None`: the operation that wrote it never told.
+    pub version: Option<u64>,
+    pub expiry_s: u32,
+}
+
+/// The key: what it has, and the highest version ever told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct State {
+    pub stored: Option<Stored>,
+    pub told: u64,
+}
+
+impl State {
+    /// The state after `op`, if `op` can answer `ret` in this state. With `None` the answer is
+    /// not known: the state after it took effect, or `None` if it would change nothing.
+    pub fn step(&self, op: &Op, ret: Option<&Ret>) -> Option<Self> {
+        match ret {
+            Some(ret) => self.answered(op, ret),
+            None => self.silent(op),
+        }
+    }
+
+    fn answered(&self, op: &Op, ret: &Ret) -> Option<Self> {
+        match (*op, *ret) {
+            (Op::Get, Ret::Value(content, version)) => self.read(content, version),
+            (Op::Get, Ret::Absent) | (Op::Touch { .. }, Ret::Absent) => self.unless_stored(),
+            (Op::Put { expect, .. } | Op::Delete { expect }, Ret::Refused) => {
+                self.meets(expect, false).then_some(*self)
+            }
+            (Op::Put { content, expect, expiry_s }, Ret::Version(version)) => {
+                let met = self.assuming(expect)?;
+                met.written(content, Some(version), expiry_s)
+            }
+            (Op::Delete { expect }, Ret::Deleted) => {
+                let met = self.assuming(expect)?;
+                met.stored.map(|_| Self { stored: None, ..met })
+            }
+            (Op::Delete { expect }, Ret::Absent) => self.assuming(expect)?.unless_stored(),
+            (Op::Append { .. }, Ret::Version(version)) => {
+                self.mutated(op)?.with_version(self, version)
+            }
+            (Op::Touch { .. }, Ret::Version(version)) => {
+                self.mutated(op)?.with_version(self, version)
+            }
+            (Op::Increment { .. }, Ret::Number(value, version)) => {
+                let after = self.mutated(op)?;
+                let fits = after.stored.is_some_and(|s| s.content == Content::Number(value));
+                if fits { after.with_version(self, version) } else { None }
+            }
+            (Op::Increment { .. }, Ret::WrongType) => {
+                let is_bytes = |s: Stored| matches!(s.content, Content::Bytes(_));
+                self.stored.is_some_and(is_bytes).then_some(*self)
+            }
+            (Op::Clock { now_s }, Ret::Ticked) => Some(self.at(now_s)),
+            _ => None,
+        }
+    }
+
+    fn silent(&self, op: &Op) -> Option<Self> {
+        match *op {
+            Op::Get => None,
+            Op::Put { content, expect, expiry_s } => {
+                self.assuming(expect)?.written(content, None, expiry_s)
+            }
+            Op::Delete { expect } => {
+                let met = self.assuming(expect)?;
+                met.stored.map(|_| Self { stored: None, ..met })
+            }
+            Op::Append { .. } | Op::Increment { .. } | Op::Touch { .. } => self.mutated(op),
+            Op::Clock { now_s } => Some(self.at(now_s)).filter(|after| after != self),
+        }
+    }
+
+    /// A get of these. What was not known about the version is known now.
+    fn read(&self, content: Content, version: u64) -> Option<Self> {
+        let stored = self.stored.filter(|s| s.content == content)?;
+        match stored.version {
+            Some(known) => (known == version).then_some(*self),
+            None => (version > self.told).then_some(Self {
+                stored: Some(Stored { version: Some(version), ..stored }),
+                told: version,
+            }),
+        }
+    }
+
+    fn unless_stored(&self) -> Option<Self> {
+        self.stored.is_none().then_some(*self)
+    }
+
+    /// Whether `expect` may have been met, or not met.
+    fn meets(&self, expect: Expect, wanted: bool) -> bool {
+        match expect {
+            Expect::Any => wanted,
+            Expect::Absent => self.stored.is_none() == wanted,
+            Expect::Present => self.stored.is_some() == wanted,
+            Expect::Version(v) => match self.stored {
+                None => !wanted,
+                Some(Stored { version: Some(known), .. }) => (known == v) == wanted,
+                Some(Stored { version: None, .. }) => !wanted || v > self.told,
+            },
+        }
+    }
+
+    /// This state, with what follows from `expect` having been met.
+    fn assuming(&self, expect: Expect) -> Option<Self> {
+        if !self.meets(expect, true) {
+            return None;
+        }
+        let mut met = *self;
+        if let (Expect::Version(v), Some(stored)) = (expect, &mut met.stored) {
+            stored.version = Some(v);
+            met.told = met.told.max(v);
+        }
+        Some(met)
+    }
+
+    /// Versions: an update adds 1, an insert is above all that was.
+    fn written(&self, content: Content, version: Option<u64>, expiry_s: u32) -> Option<Self> {
+        let after = Self { stored: Some(Stored { content, version: None, expiry_s }), ..*self };
+        match version {
+            Some(version) => after.with_version(self, version),
+            None => Some(after),
+        }
+    }
+
+    fn with_version(mut self, before: &Self, version: u64) -> Option<Self> {
+        let fits = match before.stored.and_then(|s| s.version) {
+            Some(known) => version == known + 1,
+            None => version > before.told,
+        };
+        if !fits {
+            return None;
+        }
+        self.stored.as_mut()?.version = Some(version);
+        self.told = version;
+        Some(self)
+    }
+
+    /// After an append, increment or touch that does something.
+    fn mutated(&self, op: &Op) -> Option<Self> {
+        let before = self.stored;
+        let kept_s = before.map_or(0, |s| s.expiry_s);
+        let (content, expiry_s) = match (*op, before) {
+            (Op::Append { piece }, None) => (Content::of(piece), 0),
+            (Op::Append { piece }, Some(s)) => (s.content.appended(piece), kept_s),
+            (Op::Increment { by }, None) => (Content::Number(by), 0),
+            (Op::Increment { by }, Some(s)) => match s.content {
+                Content::Number(n) => (Content::Number(n.checked_add(by)?), kept_s),
+                Content::Bytes(_) => return None,
+            },
+            (Op::Touch { expiry_s }, Some(s)) => (s.content, expiry_s),
+            _ => return None,
+        };
+        Some(Self { stored: Some(Stored { content, version: None, expiry_s }), ..*self })
+    }
+
+    fn at(&self, now_s: u32) -> Self {
+        let kept = self.stored.filter(|s| s.expiry_s == 0 || now_s < s.expiry_s);
+        Self { stored: kept, ..*self }
+    }
+}
