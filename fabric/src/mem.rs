@@ -521,3 +521,6 @@ impl Drop for Memory {
         debug_assert!(unmapped.is_ok());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -159,7 +159,8 @@ impl Bell {
         Ok((self.shared.futex_word(FUTEX)?, self.flag.futex_word(SLEEPS)?))
     }
 
-    fn has_bits(&self) -> bool {
+    /// Whether somebody has rung.
+    pub(super) fn has_bits(&self) -> bool {
         let shared = |w: usize| self.shared.atomic(BITMAP + w * 8);
         self.pending.iter().any(|bits| bits.load(Ordering::SeqCst) != 0)
             || (0..self.words()).any(|w| shared(w).is_ok_and(|b| b.load(Ordering::SeqCst) != 0))

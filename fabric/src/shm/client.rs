@@ -27,6 +27,8 @@ use crate::work::{Completion, PostError, RegionId, RemoteAddr, Rights, WorkReque
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between tries while the listener's backlog is full.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+/// Pause between tries while the listener has no room for another handshake.
+const CROWD_PAUSE: Duration = Duration::from_millis(10);
 
 /// Makes a session with the listener that `blob` describes, showing `ticket`. All completions of
 /// it carry `context`. Blocks for at most `timeout`.
@@ -41,13 +43,15 @@ pub fn connect(
 ) -> Result<Connected, ConnectError> {
     let name = check_reachable(blob)?.name;
     let deadline = Deadline { at: Instant::now() + timeout.min(MAX_TIMEOUT), timeout };
-    let socket = reach(&name, &deadline)?;
     let hello = Ask::Hello { ticket: *ticket };
-    match wire::send(&socket, &hello.encode(), &[]) {
-        Err(Errno::PIPE | Errno::CONNRESET) => return Err(closed_early()),
-        sent => sent?,
-    }
-    let (tell, fds) = answer(&socket, &deadline)?;
+    let (socket, tell, fds) = loop {
+        let socket = reach(&name, &deadline)?;
+        match greet(&socket, &hello, &deadline)? {
+            Some((tell, fds)) => break (socket, tell, fds),
+            // Too many show no ticket just now; the server has not looked at ours.
+            None => std::thread::sleep(CROWD_PAUSE.min(deadline.left()?)),
+        }
+    };
     let welcome = match tell {
         Tell::Welcome { geometry, slot, bell_bytes, staging_bytes } => {
             Welcome { geometry, slot, bell_bytes, staging_bytes }
@@ -57,6 +61,8 @@ pub fn connect(
     };
     session(welcome, fds, socket, context)
 }
+
+type Answer = (Tell, Vec<OwnedFd>);
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -96,25 +102,30 @@ fn reach(name: &str, deadline: &Deadline) -> Result<OwnedFd, ConnectError> {
     }
 }
 
-fn answer(socket: &OwnedFd, deadline: &Deadline) -> Result<(Tell, Vec<OwnedFd>), ConnectError> {
+/// Shows the ticket and waits for the answer; `None` when the listener closes without one.
+fn greet(
+    socket: &OwnedFd,
+    hello: &Ask,
+    deadline: &Deadline,
+) -> Result<Option<Answer>, ConnectError> {
+    match wire::send(socket, &hello.encode(), &[]) {
+        Err(Errno::PIPE | Errno::CONNRESET) => return Ok(None),
+        sent => sent?,
+    }
     let mut bytes = [0; wire::MAX_BYTES];
     loop {
         wire::readable(socket, deadline.left()?)?;
         match wire::receive(socket, &mut bytes) {
             Err(Errno::AGAIN) => {}
-            Ok((0, _)) | Err(Errno::CONNRESET) => return Err(closed_early()),
+            Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(None),
             Ok((n, fds)) => {
                 let tell = Tell::decode(&bytes[..n]);
-                return tell.map(|t| (t, fds)).ok_or(ConnectError::Answer("not a known message"));
+                let tell = tell.ok_or(ConnectError::Answer("not a known message"))?;
+                return Ok(Some((tell, fds)));
             }
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn closed_early() -> ConnectError {
-    let text = "it closed the connection: too many peers are connecting; try again";
-    ConnectError::Refused(text.to_owned())
 }
 
 fn session(
@@ -179,7 +190,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Mail {
-    answer: Option<(Tell, Vec<OwnedFd>)>,
+    answer: Option<Answer>,
     closed: bool,
 }
 
@@ -207,7 +218,7 @@ impl Shared {
     }
 
     /// Asks the server for a region and waits for the answer.
-    fn ask(&self, region: RegionId) -> Result<(Tell, Vec<OwnedFd>), AttachError> {
+    fn ask(&self, region: RegionId) -> Result<Answer, AttachError> {
         let failed = |source: std::io::Error| AttachError::Map { region, source };
         self.mail.lock().answer = None;
         match wire::send(&self.link.socket, &Ask::Region { region }.encode(), &[]) {

@@ -147,8 +147,14 @@ impl CompletionQueue for Hub {
     }
 
     fn wait(&self, timeout: Duration) -> Wait {
-        let waited = self.bell.wait(timeout, &|| self.has_arrivals.load(Ordering::SeqCst));
-        if waited == Wait::TimedOut && self.sweep() { Wait::Ready } else { waited }
+        let arrivals = || self.has_arrivals.load(Ordering::SeqCst);
+        let waited = self.bell.wait(timeout, &arrivals);
+        let unexplained = waited == Wait::Ready && !self.bell.has_bits() && !arrivals();
+        // Somebody woke this thread, or nobody did: the bit may have been erased.
+        if (unexplained || waited == Wait::TimedOut) && self.sweep() {
+            return Wait::Ready;
+        }
+        waited
     }
 
     fn wake(&self) {

@@ -3,6 +3,8 @@
 //! A child is this test binary again, running its test `child` with a role in the environment.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod raw;
+
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
