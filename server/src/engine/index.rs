@@ -126,7 +126,7 @@ impl Index {
         let split_keys = (SEGMENT_SLOTS as u32 * load_percent / 100).max(1);
         let addr = take(shared, account, INDEX_SEGMENT_BYTES)?;
         let directory_addr = take(shared, account, 8).inspect_err(|_| {
-            shared.meta.give(addr, INDEX_SEGMENT_BYTES);
+            shared.meta.give(&shared.pool, addr, INDEX_SEGMENT_BYTES);
         })?;
         let empty = vec![0; INDEX_SEGMENT_BYTES];
         shared.pool.at(addr).write(&empty);
@@ -248,7 +248,7 @@ pub(super) fn take(
 /// Gives back a piece that [`take`] gave and nobody has seen.
 pub(super) fn give(shared: &Shared, account: &Account, addr: LogAddr, len_bytes: usize) {
     let bytes = piece_bytes(len_bytes);
-    shared.meta.give(addr, bytes);
+    shared.meta.give(&shared.pool, addr, bytes);
     account.give(bytes);
     account.unnote_index(bytes);
 }

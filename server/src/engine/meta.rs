@@ -1,7 +1,7 @@
 //! Space for index segments and directories, cut from metadata blocks and kept by length when
 //! given back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::layout::addr::UNIT_BYTES;
@@ -22,7 +22,14 @@ struct State {
     /// What is left of the block that is being cut up.
     rest: Option<(LogAddr, usize)>,
     /// Given back, by length.
-    free: BTreeMap<usize, Vec<LogAddr>>,
+    free: BTreeMap<usize, BTreeSet<LogAddr>>,
+    /// What was taken from the pool, by its address.
+    chunks: BTreeMap<LogAddr, Chunk>,
+    used_bytes: usize,
+}
+
+struct Chunk {
+    len_bytes: usize,
     used_bytes: usize,
 }
 
@@ -46,20 +53,32 @@ impl Meta {
             None => {
                 let chunk_bytes = len_bytes.next_multiple_of(pool.block_bytes());
                 let addr = pool.take(chunk_bytes, Use::Meta, 0)?;
+                state.chunks.insert(addr, Chunk { len_bytes: chunk_bytes, used_bytes: 0 });
                 state.keep(addr, len_bytes, chunk_bytes);
                 addr
             }
         };
         state.used_bytes += len_bytes;
+        if let Some((_, chunk)) = state.chunk_of(addr) {
+            chunk.used_bytes += len_bytes;
+        }
         Ok(addr)
     }
 
-    /// Gives a piece back. Nobody may look at it any more.
-    pub(super) fn give(&self, addr: LogAddr, len_bytes: usize) {
+    /// Gives a piece back. Nobody may look at it any more. Blocks without a piece in use are
+    /// free for logs again.
+    pub(super) fn give(&self, pool: &Pool, addr: LogAddr, len_bytes: usize) {
         let len_bytes = piece_bytes(len_bytes);
         let mut state = self.state.lock();
         state.used_bytes -= len_bytes;
-        state.free.entry(len_bytes).or_default().push(addr);
+        state.free.entry(len_bytes).or_default().insert(addr);
+        let Some((start, chunk)) = state.chunk_of(addr) else { return };
+        chunk.used_bytes -= len_bytes;
+        if chunk.used_bytes == 0 {
+            let end = plus(start, chunk.len_bytes - LINE_BYTES);
+            state.forget(start, end);
+            pool.give(start);
+        }
     }
 
     pub(super) fn used_bytes(&self) -> usize {
@@ -69,7 +88,7 @@ impl Meta {
 
 impl State {
     fn reuse(&mut self, len_bytes: usize) -> Option<LogAddr> {
-        if let Some(addr) = self.free.get_mut(&len_bytes).and_then(Vec::pop) {
+        if let Some(addr) = self.free.get_mut(&len_bytes).and_then(BTreeSet::pop_first) {
             return Some(addr);
         }
         let (addr, left) = self.rest?;
@@ -90,7 +109,23 @@ impl State {
         };
         self.rest = Some(keep);
         if let Some((addr, len_bytes)) = spare {
-            self.free.entry(len_bytes).or_default().push(addr);
+            self.free.entry(len_bytes).or_default().insert(addr);
+        }
+    }
+
+    /// The chunk that a piece was cut from.
+    fn chunk_of(&mut self, addr: LogAddr) -> Option<(LogAddr, &mut Chunk)> {
+        self.chunks.range_mut(..=addr).next_back().map(|(&start, chunk)| (start, chunk))
+    }
+
+    /// Forgets a chunk, from its first to its last line, and what was free in it.
+    fn forget(&mut self, start: LogAddr, last: LogAddr) {
+        self.chunks.remove(&start);
+        self.rest = self.rest.filter(|(rest, _)| !(start..=last).contains(rest));
+        for free in self.free.values_mut() {
+            while let Some(&piece) = free.range(start..=last).next() {
+                free.remove(&piece);
+            }
         }
     }
 }

@@ -203,7 +203,7 @@ impl Engine {
         for dropped in free {
             tables.free_records.push_back(dropped.record);
             for (addr, len_bytes) in dropped.pieces {
-                self.shared.meta.give(addr, len_bytes);
+                self.shared.meta.give(&self.shared.pool, addr, len_bytes);
             }
         }
     }

@@ -71,6 +71,8 @@ pub(crate) struct RawReader<'a> {
     catalog: Arc<Memory>,
     record: TableRecord,
     record_offset: usize,
+    /// The directory as a client knows it that does not look at the record again.
+    known: Option<DirectoryWord>,
 }
 
 fn record<T: FromBytes>(memory: &Memory, offset: usize) -> T {
@@ -101,6 +103,7 @@ impl<'a> RawReader<'a> {
                 catalog: catalog.clone(),
                 record,
                 record_offset,
+                known: None,
             })
         })
     }
@@ -120,8 +123,16 @@ impl<'a> RawReader<'a> {
         words
     }
 
+    /// The same, but it never looks at the table's record again.
+    pub(crate) fn freeze(self) -> Self {
+        Self { known: Some(self.directory()), ..self }
+    }
+
     /// The directory word of the record, as it is now.
     pub(crate) fn directory(&self) -> DirectoryWord {
+        if let Some(known) = self.known {
+            return known;
+        }
         DirectoryWord(self.catalog.load(self.record_offset + 8).expect("in the catalog"))
     }
 

@@ -1,0 +1,163 @@
+//! Memory: reuse, limits, and what is left after a failure.
+
+mod engine_support;
+
+use std::collections::HashSet;
+
+use engine_support::{Raw, RawReader, engine, small};
+use onesided_protocol::control::TableOptions;
+use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
+use onesided_server::engine::{Engine, EngineConfig, EngineError, Table};
+use std::sync::Arc;
+
+fn table(engine: &Arc<Engine>, options: TableOptions) -> Arc<Table> {
+    let info = engine.create_table("t", options).expect("table");
+    engine.table(info.id).expect("by id")
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key {n}").into_bytes()
+}
+
+/// Puts keys until it fails; gives how many there are, and the code.
+fn fill(table: &Table, value: &[u8]) -> (u32, ErrorCode) {
+    for n in 0.. {
+        if let Err(error) = table.put(&key(n), value, Expect::Any, Ttl::Never, n) {
+            for part in ["bytes", "nothing was changed", "delete keys"] {
+                assert!(error.text.contains(part), "{}", error.text);
+            }
+            return (n, error.code);
+        }
+    }
+    unreachable!("memory without end")
+}
+
+#[test]
+fn dead_segments_are_reused_at_once() {
+    let (engine, _) = engine(small(1 << 20));
+    let table = table(&engine, TableOptions::default());
+    // 100 MiB of entries through 1 MiB of memory.
+    for n in 0..100_000_u32 {
+        let key = key(n % 3);
+        table.put(&key, &[n as u8; 1_000], Expect::Any, Ttl::Never, n).expect("put");
+        assert!(engine.memory_status().log_bytes <= 5 * 4096);
+    }
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    (99_997..100_000_u32).for_each(|n| assert_eq!(reader.value(&key(n % 3)), [n as u8; 1_000]));
+}
+
+#[test]
+fn addresses_recur() {
+    let (engine, _) = engine(small(1 << 20));
+    let table = table(&engine, TableOptions::default());
+    let mut places = HashSet::new();
+    let region = || engine.region(1).expect("a region");
+    for n in 0..1_000_u64 {
+        table.put(b"k", &n.to_le_bytes().repeat(100), Expect::Any, Ttl::Never, 0).expect("put");
+        // Where the value is now: found by its bytes.
+        let words = region().len_bytes() / 8;
+        let mut memory = vec![0; words];
+        region().read_words(0, &mut memory).expect("all of it");
+        let value = [n; 40];
+        places.extend(memory.windows(40).position(|at| at == value));
+    }
+    assert!(places.len() <= 12, "{} places for 1000 entries", places.len());
+}
+
+#[test]
+fn when_memory_is_full_nothing_changes_and_deletes_make_room() {
+    for value_len in [50, 3_000, 20_000] {
+        let (engine, _) = engine(EngineConfig { split_load_percent: 10, ..small(2 << 20) });
+        let table = table(&engine, TableOptions::default());
+        let reader = RawReader::open(&engine, "t").expect("in the catalog");
+        let value = vec![7; value_len];
+        let (count, code) = fill(&table, &value);
+        assert_eq!(code, ErrorCode::OutOfMemory);
+        let entries_bytes = count as usize * (value_len + 40);
+        assert!(entries_bytes > 850_000, "only {count} keys");
+        let full = engine.memory_status();
+        let error = table.put(&key(0), &[1; 60_000], Expect::Any, Ttl::Never, 0);
+        assert_eq!(error.expect_err("full").code, ErrorCode::OutOfMemory);
+        assert_eq!(engine.memory_status(), full, "a refused put left something behind");
+        assert!(matches!(reader.get(&key(count)), Raw::Miss | Raw::Unproven));
+        for n in 0..count {
+            assert_eq!(reader.value(&key(n)), value);
+            assert_eq!(table.get(&key(n), &mut Vec::new()).expect("there").user_flags, n);
+        }
+        assert_eq!(engine.list_tables()[0].keys, u64::from(count));
+        (0..count).for_each(|n| assert!(table.delete(&key(n), Expect::Any).expect("delete")));
+        let (again, _) = fill(&table, &value);
+        // A region's fragments may fit a little less well the second time.
+        assert!(again >= count * 9 / 10, "{again} keys after {count} were deleted");
+    }
+}
+
+#[test]
+fn a_quota_holds_for_its_table_only() {
+    let (engine, _) = engine(small(8 << 20));
+    let limited = table(&engine, TableOptions { quota_bytes: 1 << 20, default_ttl_s: 0 });
+    let info = engine.create_table("other", TableOptions::default()).expect("table");
+    let other = engine.table(info.id).expect("by id");
+    let (count, code) = fill(&limited, &[1; 500]);
+    assert_eq!(code, ErrorCode::OutOfMemory);
+    assert!((1_000..2_000).contains(&count), "{count} keys of 500 bytes in 1 MiB");
+    other.put(b"k", b"v", Expect::Any, Ttl::Never, 0).expect("another table's put");
+    let more = TableOptions { quota_bytes: 2 << 20, default_ttl_s: 0 };
+    engine.alter_table("t", more).expect("alter");
+    let (count_more, _) = fill(&limited, &[1; 500]);
+    assert!(count_more > count + 1_000, "{count_more} keys with twice the quota");
+    let status = &engine.list_tables()[1];
+    assert_eq!(status.name, "t");
+    assert!(status.log_bytes + status.index_bytes <= 2 << 20);
+}
+
+#[test]
+fn entries_longer_than_a_segment_take_several_and_give_them_back() {
+    let (engine, _) = engine(small(4 << 20));
+    let table = table(&engine, TableOptions::default());
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    for round in 0..50_u8 {
+        for n in 0..4 {
+            let value = vec![round ^ n as u8; 200_000 + 1_111 * n as usize];
+            table.put(&key(n), &value, Expect::Any, Ttl::Never, 0).expect("put");
+            assert_eq!(reader.value(&key(n)), value);
+        }
+    }
+    (0..4).for_each(|n| assert!(table.delete(&key(n), Expect::Any).expect("delete")));
+    assert_eq!(engine.memory_status().log_bytes, 0);
+}
+
+#[test]
+fn too_long_keys_and_values_are_refused_with_the_limit() {
+    let (engine, _) = engine(EngineConfig { value_max_bytes: 1_000, ..small(4 << 20) });
+    let table = table(&engine, TableOptions::default());
+    let put = |key: &[u8], value: &[u8]| table.put(key, value, Expect::Any, Ttl::Never, 0);
+    put(&vec![1; 65_535], &[2; 1_000]).expect("the longest key and value");
+    for error in [put(&vec![1; 65_536], b""), put(b"k", &[2; 1_001])] {
+        let error = error.expect_err("too long");
+        assert_eq!(error.code, ErrorCode::TooLarge);
+        assert!(error.text.contains("65535") || error.text.contains("1000"), "{}", error.text);
+    }
+    table.put(b"k", &[0; 999], Expect::Any, Ttl::Never, 0).expect("put");
+    assert_eq!(table.append(b"k", b"12").expect_err("too long").code, ErrorCode::TooLarge);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused_by_name() {
+    let good = small(4 << 20);
+    let cases = [
+        (EngineConfig { segment_bytes: 5_000, ..good.clone() }, "segment_bytes"),
+        (EngineConfig { region_bytes: 6_000, ..good.clone() }, "region_bytes"),
+        (EngineConfig { memory_bytes: 100, ..good.clone() }, "memory_bytes"),
+        (EngineConfig { memory_bytes: 1 << 50, ..good.clone() }, "memory_bytes"),
+        (EngineConfig { split_load_percent: 0, ..good.clone() }, "split_load_percent"),
+        (EngineConfig { value_max_bytes: 1 << 30, ..good }, "value_max_bytes"),
+    ];
+    for (config, name) in cases {
+        let clock = engine_support::FakeClock::at_s(1);
+        match Engine::new(config, engine_support::private_memory(), clock) {
+            Err(EngineError::Config(text)) => assert!(text.contains(name), "{text}"),
+            other => panic!("{name}: {:?}", other.map(|_| "an engine")),
+        }
+    }
+}
