@@ -46,6 +46,13 @@ pub const INLINE_MAX_BYTES: usize = 4_096;
 /// Room for headers around what travels inline.
 pub const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
+/// Longest message where values always travel inline (tcp), for the longest value that the
+/// welcome names.
+#[must_use]
+pub const fn inline_message_max_bytes(value_max_bytes: usize) -> usize {
+    value_max_bytes + KEY_MAX_BYTES + MESSAGE_OVERHEAD_BYTES
+}
+
 /// Longest control frame to the server: a hello with its token is the longest. Small, because a
 /// peer that has not authenticated may send one.
 pub const CONTROL_REQUEST_MAX_BYTES: usize = 512;

@@ -1,5 +1,28 @@
-//! The server: storage engine, sessions, RPC.
+//! The server of `onesided`: a storage engine whose index and log clients read without asking,
+//! and around it the sessions, RPCs and connections of a daemon.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`engine`] | tables: index, log, memory |
+//! | [`server`] | assembly, start and stop: [`Server`] |
+//! | [`config`], [`cli`] | what the server is told |
+//! | `control` | the control port |
+//! | `session` | sessions, tickets, the answers that make retries exactly-once |
+//! | `poller`, `rpc` | the data path |
+//! | `clock`, `stats` | time and counters |
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod clock;
+pub mod config;
+mod control;
 pub mod engine;
+mod poller;
+mod rpc;
+pub mod server;
+mod session;
+mod stats;
+
+pub use config::ServerConfig;
+pub use server::{Server, StartError};

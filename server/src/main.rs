@@ -1,1 +1,102 @@
-fn main() {}
+//! The daemon.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Parser;
+use onesided_server::Server;
+use onesided_server::cli::Cli;
+use onesided_server::config::fabric_name;
+use onesided_server::config::file::{LogFormat, Settings};
+use onesided_server::config::size::format_size;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// A clean shutdown takes no longer; what has not ended by then is left behind.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match serve(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("onesided-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(cli: Cli) -> anyhow::Result<()> {
+    let source = cli.source();
+    let settings = cli.settings().map_err(|error| anyhow!(error))?;
+    init_logs(&settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before the server starts, so that no signal is missed.
+    let _context = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let server = Server::start(settings.server.clone())?;
+    log_start(&server, &settings, &source);
+    let mut next_signal = async || {
+        tokio::select! {
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
+        }
+    };
+    let name = runtime.block_on(next_signal());
+    tracing::info!(signal = name, "stopping; a second signal ends at once");
+    let stopping = std::thread::spawn(move || server.stop());
+    let stopped = runtime.block_on(async {
+        let patience = tokio::time::sleep(STOP_MAX);
+        tokio::pin!(patience);
+        loop {
+            tokio::select! {
+                _ = next_signal() => return Err("a second signal"),
+                () = &mut patience => return Err("the time is over"),
+                () = tokio::time::sleep(Duration::from_millis(5)) => {
+                    if stopping.is_finished() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    });
+    if let Err(why) = stopped {
+        tracing::error!(why, "not everything has ended");
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn init_logs(settings: &Settings) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&settings.log).with_context(|| {
+        format!("log filter `{}`: try info, or info,onesided_server=debug", settings.log)
+    })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match settings.log_format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().init(),
+    }
+    Ok(())
+}
+
+fn log_start(server: &Server, settings: &Settings, source: &str) {
+    let config = &settings.server;
+    let fabrics: Vec<_> = config.fabrics.iter().map(|kind| fabric_name(*kind)).collect();
+    let tables: Vec<_> = config.tables.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        listen = %server.addr(),
+        fabrics = fabrics.join(","),
+        memory = format_size(config.memory_bytes as u64),
+        tables = tables.join(" "),
+        token = config.token.is_some(),
+        config = source,
+        "onesided-server is ready"
+    );
+    if !server.addr().ip().is_loopback() && config.token.is_none() {
+        tracing::warn!("open to other hosts without a token: set --token-file");
+    }
+}

@@ -1,0 +1,108 @@
+//! The command line. Flags are the keys of `config/server.toml`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::config::file::{self, FileConfig, LogFormat, Settings};
+
+const EXAMPLES: &str = "\
+Examples:
+  onesided-server
+      1 GiB in memory, table `default`, reachable from this host only
+  onesided-server --memory 8GiB --table sessions:ttl=3600 --table blobs:quota=4GiB
+      two tables with options; without --table there is `default`
+  onesided-server --listen 0.0.0.0:7411 --token-file /etc/onesided/token
+      open to other hosts, for clients that know the token
+  onesided-server --config config/server.toml --log info,onesided_server=debug
+      everything from a file, and more in the log
+
+Clients on this host read through shared memory, without the server's CPU; others use tcp.
+Try it: onesided put hello world && onesided get hello";
+
+/// A key-value store whose readers do not ask: clients find and fetch values in the server's
+/// memory with one-sided reads; writes are small RPCs.
+#[derive(Parser, Debug)]
+#[command(name = "onesided-server", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// Read settings from FILE (see config/server.toml for every key); flags win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where clients connect. Only this host can by default; 0.0.0.0:7411 or [::]:7411 opens it
+    /// to others: set --token-file then [default: 127.0.0.1:7411]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+
+    /// Memory for all tables, taken as they grow. When it is full, writes fail with OutOfMemory
+    /// and nothing is lost [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+
+    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE
+    /// [default: default]
+    #[arg(long = "table", value_name = "NAME[:option=value,...]")]
+    tables: Vec<String>,
+
+    /// File with the token that clients must know. Without one whoever reaches the port may read
+    /// and write everything
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<String>,
+
+    /// Ways to be reached, best first: shm (this host, one-sided reads), tcp (everybody, reads
+    /// are RPCs) [default: shm,tcp]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    fabric: Vec<String>,
+
+    /// What to log: error, warn, info, debug, or per module [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+
+    /// Sessions at once, one per client process; more are told ServerFull [default: 1024]
+    #[arg(long, value_name = "N")]
+    max_sessions: Option<usize>,
+
+    /// Longest value, at most 60MiB [default: 32MiB]
+    #[arg(long, value_name = "SIZE")]
+    value_max: Option<String>,
+}
+
+impl Cli {
+    /// Where the settings come from, for the log.
+    #[must_use]
+    pub fn source(&self) -> String {
+        match &self.config {
+            Some(path) => format!("{} and flags", path.display()),
+            None => "defaults and flags".to_owned(),
+        }
+    }
+
+    /// File and flags together.
+    ///
+    /// # Errors
+    /// A text that says which key or flag is wrong and what it may be.
+    pub fn settings(self) -> Result<Settings, String> {
+        let from_file = match &self.config {
+            Some(path) => file::read(path)?,
+            None => FileConfig::default(),
+        };
+        let some = |list: Vec<String>| (!list.is_empty()).then_some(list);
+        let flags = FileConfig {
+            listen: self.listen,
+            memory: self.memory,
+            value_max: self.value_max,
+            tables: some(self.tables),
+            fabrics: some(self.fabric),
+            token_file: self.token_file,
+            max_sessions: self.max_sessions,
+            log: self.log,
+            log_format: self.log_format,
+            ..FileConfig::default()
+        };
+        from_file.overridden_by(flags).settings()
+    }
+}

@@ -1,0 +1,181 @@
+//! `config/server.toml`: every key optional, unknown ones refused.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::size::parse_size;
+use super::{ServerConfig, TableSpec, Token, parse_fabric, suggest};
+
+/// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
+#[derive(Clone, Default, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileConfig {
+    /// `HOST:PORT`.
+    pub listen: Option<String>,
+    /// Size, e.g. `1GiB`.
+    pub memory: Option<String>,
+    /// Size, e.g. `32MiB`.
+    pub value_max: Option<String>,
+    /// `NAME[:option=value,...]` each.
+    pub tables: Option<Vec<String>>,
+    /// `shm`, `tcp`.
+    pub fabrics: Option<Vec<String>>,
+    /// Path; empty = no token.
+    pub token_file: Option<String>,
+    /// Count.
+    pub max_connections: Option<usize>,
+    /// Count.
+    pub max_handshakes: Option<usize>,
+    /// Count.
+    pub max_sessions: Option<usize>,
+    /// Milliseconds.
+    pub handshake_timeout_ms: Option<u64>,
+    /// Milliseconds.
+    pub session_lease_ms: Option<u32>,
+    /// Milliseconds.
+    pub ticket_lease_ms: Option<u64>,
+    /// Count.
+    pub credits: Option<u32>,
+    /// Microseconds.
+    pub spin_us: Option<u64>,
+    /// A filter of tracing, e.g. `info`.
+    pub log: Option<String>,
+    /// `text` or `json`.
+    pub log_format: Option<LogFormat>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What file and flags say together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// For the server.
+    pub server: ServerConfig,
+    /// A filter of tracing.
+    pub log: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+}
+
+/// Names of all keys.
+#[must_use]
+pub fn keys() -> Vec<String> {
+    match serde_json::to_value(FileConfig::default()) {
+        Ok(serde_json::Value::Object(map)) => map.into_iter().map(|(key, _)| key).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// A text that names the file, the line, the key, and what to write instead.
+pub fn read(path: &Path) -> Result<FileConfig, String> {
+    let name = path.display();
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    parse(&text).map_err(|error| format!("{name}: {error}"))
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// A text that names the line, the key, and what to write instead.
+pub fn parse(text: &str) -> Result<FileConfig, String> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+        let message = error.message();
+        match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+            Some((key, _)) => {
+                let keys = keys();
+                let known: Vec<&str> = keys.iter().map(String::as_str).collect();
+                format!("line {line}: unknown key `{key}`; {}", suggest::hint(key, &known))
+            }
+            None => format!("line {line}: {message}"),
+        }
+    })
+}
+
+impl FileConfig {
+    /// What `over` sets replaces what `self` sets: flags before the file.
+    #[must_use]
+    pub fn overridden_by(self, over: Self) -> Self {
+        Self {
+            listen: over.listen.or(self.listen),
+            memory: over.memory.or(self.memory),
+            value_max: over.value_max.or(self.value_max),
+            tables: over.tables.or(self.tables),
+            fabrics: over.fabrics.or(self.fabrics),
+            token_file: over.token_file.or(self.token_file),
+            max_connections: over.max_connections.or(self.max_connections),
+            max_handshakes: over.max_handshakes.or(self.max_handshakes),
+            max_sessions: over.max_sessions.or(self.max_sessions),
+            handshake_timeout_ms: over.handshake_timeout_ms.or(self.handshake_timeout_ms),
+            session_lease_ms: over.session_lease_ms.or(self.session_lease_ms),
+            ticket_lease_ms: over.ticket_lease_ms.or(self.ticket_lease_ms),
+            credits: over.credits.or(self.credits),
+            spin_us: over.spin_us.or(self.spin_us),
+            log: over.log.or(self.log),
+            log_format: over.log_format.or(self.log_format),
+        }
+    }
+
+    /// Fills in the defaults and checks every value.
+    ///
+    /// # Errors
+    /// A text that names the key and says what it may be.
+    pub fn settings(self) -> Result<Settings, String> {
+        let default = ServerConfig::default();
+        let size = |key: &str, text: Option<String>, default: usize| match text {
+            None => Ok(default),
+            Some(text) => parse_size(&text)
+                .and_then(|n| usize::try_from(n).map_err(|_| format!("`{text}` is too much")))
+                .map_err(|error| format!("{key}: {error}")),
+        };
+        let tables = self.tables.map(|all| all.iter().map(|t| t.parse::<TableSpec>()).collect());
+        let fabrics = self.fabrics.map(|all| all.iter().map(|f| parse_fabric(f)).collect());
+        let server = ServerConfig {
+            listen: self.listen.unwrap_or(default.listen),
+            memory_bytes: size("memory", self.memory, default.memory_bytes)?,
+            value_max_bytes: size("value_max", self.value_max, default.value_max_bytes)?,
+            tables: tables.transpose()?.unwrap_or(default.tables),
+            fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
+            token: self.token_file.as_deref().map_or(Ok(None), token)?,
+            max_connections: self.max_connections.unwrap_or(default.max_connections),
+            max_handshakes: self.max_handshakes.unwrap_or(default.max_handshakes),
+            max_sessions: self.max_sessions.unwrap_or(default.max_sessions),
+            handshake_timeout_ms: self.handshake_timeout_ms.unwrap_or(default.handshake_timeout_ms),
+            session_lease_ms: self.session_lease_ms.unwrap_or(default.session_lease_ms),
+            ticket_lease_ms: self.ticket_lease_ms.unwrap_or(default.ticket_lease_ms),
+            credits: self.credits.unwrap_or(default.credits),
+            spin_us: self.spin_us.unwrap_or(default.spin_us),
+            region_bytes: default.region_bytes,
+            segment_bytes: default.segment_bytes,
+            split_load_percent: default.split_load_percent,
+            seed: default.seed,
+        };
+        server.check()?;
+        let log = self.log.unwrap_or_else(|| "info".to_owned());
+        Ok(Settings { server, log, log_format: self.log_format.unwrap_or_default() })
+    }
+}
+
+fn token(path: &str) -> Result<Option<Token>, String> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("token_file: cannot read {path}: {error}"))?;
+    Token::new(&text).map(Some).map_err(|error| format!("token_file {path}: {error}"))
+}

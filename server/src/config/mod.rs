@@ -1,0 +1,199 @@
+//! What the server is told: [`ServerConfig`] for programs, [`file`] for `config/server.toml`.
+
+use std::fmt;
+
+use onesided_protocol::control::FabricName;
+use onesided_protocol::limits::{
+    DEFAULT_PORT, MUTATIONS_IN_FLIGHT_MAX, REGION_BYTES, SEGMENT_BYTES, TOKEN_MAX_BYTES,
+    VALUE_MAX_BYTES, VALUE_MAX_DEFAULT_BYTES,
+};
+
+pub mod file;
+pub mod size;
+mod suggest;
+mod table;
+
+pub use table::TableSpec;
+
+/// Everything that a [`crate::Server`] is started with. `Default` is what the daemon does without
+/// configuration.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ServerConfig {
+    /// `HOST:PORT` of the control connections and of the tcp fabric; port 0 lets the system
+    /// choose.
+    pub listen: String,
+    /// Bytes for entries and indexes of all tables.
+    pub memory_bytes: usize,
+    /// Longest value in bytes.
+    pub value_max_bytes: usize,
+    /// Tables to make at start.
+    pub tables: Vec<TableSpec>,
+    /// Ways to be reached, best first.
+    pub fabrics: Vec<FabricName>,
+    /// What a client must know; `None` lets everybody in.
+    pub token: Option<Token>,
+    /// Control connections at once; tcp data connections are bounded by the same number.
+    pub max_connections: usize,
+    /// Connections at once that have not said hello yet.
+    pub max_handshakes: usize,
+    /// Sessions at once.
+    pub max_sessions: usize,
+    /// A connection that has not said hello after this time is closed.
+    pub handshake_timeout_ms: u64,
+    /// A session without a heartbeat for this long ends.
+    pub session_lease_ms: u32,
+    /// A ticket that nobody has used for this long is void.
+    pub ticket_lease_ms: u64,
+    /// Requests that one session may have outstanding.
+    pub credits: u32,
+    /// How long the shm poller looks for the next request before it sleeps.
+    pub spin_us: u64,
+    /// Length of a region; for tests.
+    pub region_bytes: usize,
+    /// Length of a log segment; for tests.
+    pub segment_bytes: usize,
+    /// Load at which an index segment splits, in percent; for tests.
+    pub split_load_percent: u8,
+    /// Where incarnation, secrets and hash seeds are drawn from; `None` = the system's randomness.
+    /// For tests.
+    pub seed: Option<u64>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: format!("127.0.0.1:{DEFAULT_PORT}"),
+            memory_bytes: 1 << 30,
+            value_max_bytes: VALUE_MAX_DEFAULT_BYTES,
+            tables: vec![TableSpec::new("default")],
+            fabrics: vec![FabricName::Shm, FabricName::Tcp],
+            token: None,
+            max_connections: 4096,
+            max_handshakes: 256,
+            max_sessions: 1024,
+            handshake_timeout_ms: 5_000,
+            session_lease_ms: 10_000,
+            ticket_lease_ms: 10_000,
+            credits: 64,
+            spin_us: 20,
+            region_bytes: REGION_BYTES,
+            segment_bytes: SEGMENT_BYTES,
+            split_load_percent: 75,
+            seed: None,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Looks for values that cannot be.
+    ///
+    /// # Errors
+    /// A text that names the key, the value and the range.
+    pub fn check(&self) -> Result<(), String> {
+        range("value_max", self.value_max_bytes, 1, VALUE_MAX_BYTES)?;
+        range("max_connections", self.max_connections, 1, 1 << 20)?;
+        range("max_handshakes", self.max_handshakes, 1, 1 << 20)?;
+        range("max_sessions", self.max_sessions, 1, 65_536)?;
+        range("handshake_timeout_ms", self.handshake_timeout_ms as usize, 1, 3_600_000)?;
+        range("session_lease_ms", self.session_lease_ms as usize, 20, 3_600_000)?;
+        range("ticket_lease_ms", self.ticket_lease_ms as usize, 1, 3_600_000)?;
+        range("credits", self.credits as usize, 1, MUTATIONS_IN_FLIGHT_MAX)?;
+        range("spin_us", self.spin_us as usize, 0, 1_000_000)?;
+        if self.fabrics.is_empty() {
+            return Err("fabrics: name at least one of shm, tcp".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn range(key: &str, value: usize, min: usize, max: usize) -> Result<(), String> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{key} is {value}; it must be from {min} to {max}"))
+}
+
+/// A shared secret. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// A token of 1 to 256 bytes; white space around it does not belong to it.
+    ///
+    /// # Errors
+    /// When it is empty or longer.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match text.len() {
+            0 => Err("the token is empty".to_owned()),
+            1..=TOKEN_MAX_BYTES => Ok(Self(text.to_owned())),
+            len => Err(format!("the token has {len} bytes; the limit is {TOKEN_MAX_BYTES}")),
+        }
+    }
+
+    /// Whether `text` is it, in a time that does not tell how much of it is right.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        let (ours, theirs) = (self.0.as_bytes(), text.as_bytes());
+        let mut difference = ours.len() ^ theirs.len();
+        for (at, byte) in ours.iter().enumerate() {
+            difference |= usize::from(byte ^ theirs.get(at).copied().unwrap_or(0));
+        }
+        std::hint::black_box(difference) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Reads a fabric's name.
+///
+/// # Errors
+/// When there is none of that name, or it is not built in.
+pub fn parse_fabric(text: &str) -> Result<FabricName, String> {
+    match text.trim() {
+        "shm" => Ok(FabricName::Shm),
+        "tcp" => Ok(FabricName::Tcp),
+        "verbs" => Err("fabric `verbs` is not built into this server; use shm, tcp".to_owned()),
+        other => {
+            let hint = suggest::hint(other, &["shm", "tcp"]);
+            Err(format!("no fabric `{other}`; {hint}"))
+        }
+    }
+}
+
+/// The name of a fabric, as it is written in the configuration.
+#[must_use]
+pub fn fabric_name(fabric: FabricName) -> &'static str {
+    match fabric {
+        FabricName::Shm => "shm",
+        FabricName::Verbs => "verbs",
+        FabricName::Tcp => "tcp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_compared_whole_and_never_shown() {
+        let token = Token::new(" secret\n").expect("valid");
+        assert!(token.is("secret"));
+        for wrong in ["", "secre", "secret1", "Secret", "secret "] {
+            assert!(!token.is(wrong), "{wrong}");
+        }
+        assert!(!format!("{token:?}").contains("secret"));
+        assert!(Token::new(" ").is_err());
+        assert!(Token::new(&"x".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn defaults_are_possible_and_limits_named() {
+        assert_eq!(ServerConfig::default().check(), Ok(()));
+        let config = ServerConfig { credits: 65, ..ServerConfig::default() };
+        assert_eq!(config.check(), Err("credits is 65; it must be from 1 to 64".to_owned()));
+    }
+}

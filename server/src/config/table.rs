@@ -1,0 +1,103 @@
+//! `NAME[:option=value,...]`: tables to make at start.
+
+use std::fmt;
+use std::str::FromStr;
+
+use onesided_protocol::control::TableOptions;
+use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
+
+use super::size::{format_size, parse_size};
+use super::suggest;
+
+const OPTIONS: [&str; 2] = ["ttl", "quota"];
+
+/// A table to make at start, if it does not exist.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableSpec {
+    /// Its name.
+    pub name: String,
+    /// Its options.
+    pub options: TableOptions,
+}
+
+impl TableSpec {
+    /// A table without options.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), options: TableOptions::default() }
+    }
+}
+
+impl FromStr for TableSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        if name.is_empty() || name.len() > TABLE_NAME_MAX_BYTES {
+            let len = name.len();
+            return Err(format!(
+                "table `{text}`: the name has {len} bytes; it must have 1 to {TABLE_NAME_MAX_BYTES}"
+            ));
+        }
+        let mut spec = Self::new(name);
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (key, value) = option.split_once('=').ok_or_else(|| {
+                format!("table `{name}`: `{option}` has no value; write option=value")
+            })?;
+            match key {
+                "ttl" => {
+                    spec.options.default_ttl_s = value.parse().map_err(|_| {
+                        format!("table `{name}`: ttl=`{value}` must be a number of seconds")
+                    })?;
+                }
+                "quota" => {
+                    let bytes = parse_size(value);
+                    spec.options.quota_bytes =
+                        bytes.map_err(|error| format!("table `{name}`: quota: {error}"))?;
+                }
+                _ => {
+                    let hint = suggest::hint(key, &OPTIONS);
+                    return Err(format!("table `{name}`: no option `{key}`; {hint}"));
+                }
+            }
+        }
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for TableSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        let ttl = self.options.default_ttl_s;
+        let quota = self.options.quota_bytes;
+        match (ttl, quota) {
+            (0, 0) => Ok(()),
+            (_, 0) => write!(f, ":ttl={ttl}"),
+            (0, _) => write!(f, ":quota={}", format_size(quota)),
+            _ => write!(f, ":ttl={ttl},quota={}", format_size(quota)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_written() {
+        for text in ["default", "a:ttl=60", "b:quota=512MiB", "c:ttl=1,quota=7B"] {
+            assert_eq!(text.parse::<TableSpec>().map(|t| t.to_string()), Ok(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = |text: &str| text.parse::<TableSpec>().expect_err(text);
+        assert!(error("t:ttll=5").contains("did you mean `ttl`?"));
+        assert!(error("t:ttl=soon").contains("seconds"));
+        assert!(error("t:quota=1GB").contains("GiB"));
+        assert!(error("t:ttl").contains("option=value"));
+        assert!(error("").contains("name"));
+        assert!(error(&"n".repeat(65)).contains("65 bytes"));
+    }
+}

@@ -1,0 +1,109 @@
+//! What a session can ask for on its control connection.
+
+use std::sync::Arc;
+
+use onesided_protocol::control::{TableOptions, ToClient, ToServer};
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+use crate::server::Core;
+use crate::session::{Control, Session};
+
+/// A control connection after its hello.
+pub(super) struct Connection {
+    pub(super) core: Arc<Core>,
+    pub(super) session: Arc<Session>,
+    pub(super) control: Control,
+}
+
+impl Connection {
+    /// Answers one message.
+    pub(super) async fn answer(&self, message: ToServer) -> ToClient {
+        let core = &self.core;
+        let beat = match &message {
+            ToServer::Heartbeat(beat) => Some(*beat),
+            _ => None,
+        };
+        core.sessions.beat(&self.session, beat);
+        match message {
+            ToServer::Hello(_) => {
+                let text = "a second hello on one connection: open another connection";
+                ToClient::Failed(RpcError::new(ErrorCode::Malformed, text))
+            }
+            ToServer::Heartbeat(_) => ToClient::Alive {
+                clock_ns: core.engine.clock_ns(),
+                catalog_epoch: core.engine.catalog_epoch(),
+            },
+            ToServer::Ticket => ToClient::Ticket(core.sessions.ticket(&self.session)),
+            ToServer::Stats => ToClient::Stats(core.stats()),
+            ToServer::Goodbye => {
+                let session = Arc::clone(&self.session);
+                // Reclaiming memory may take a while.
+                self.blocking(move |core| core.sessions.end(&session, "goodbye")).await;
+                ToClient::Done
+            }
+            ToServer::ListTables => ToClient::Tables(core.engine.list_tables()),
+            ToServer::OpenTable { name } => {
+                let opened = self
+                    .blocking(move |core| {
+                        // Not while a table is dropped: see `drop_table`.
+                        let _no_drop = core.dropping.read();
+                        core.engine.open_table(&name)
+                    })
+                    .await;
+                answer(opened, ToClient::Table)
+            }
+            ToServer::CreateTable { name, options } => self.create(name, options).await,
+            ToServer::AlterTable { name, options } => {
+                let altered = self.blocking(move |core| {
+                    tracing::info!(table = name, ?options, "table altered");
+                    core.engine.alter_table(&name, options)
+                });
+                answer(altered.await, ToClient::Table)
+            }
+            ToServer::DropTable { name } => self.drop_table(name).await,
+        }
+    }
+
+    async fn create(&self, name: String, options: TableOptions) -> ToClient {
+        let created = self.blocking(move |core| {
+            tracing::info!(table = name, ?options, "creating a table");
+            let _no_drop = core.dropping.read();
+            core.engine.create_table(&name, options)
+        });
+        answer(created.await, ToClient::Table)
+    }
+
+    async fn drop_table(&self, name: String) -> ToClient {
+        let dropped = self.blocking(move |core| {
+            // While it is held nobody opens a table, so that no session younger than the
+            // watermark can know this one.
+            let _no_opens = core.dropping.write();
+            let watermark = core.sessions.watermark();
+            tracing::info!(table = name, watermark, "dropping a table");
+            core.engine.drop_table(&name, watermark)?;
+            core.engine.reclaim(core.sessions.oldest());
+            Ok(())
+        });
+        answer(dropped.await, |()| ToClient::Done)
+    }
+
+    /// Runs what may take longer than other connections should wait.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Core) -> T + Send + 'static,
+    ) -> Option<T> {
+        let core = Arc::clone(&self.core);
+        tokio::task::spawn_blocking(move || work(&core)).await.ok()
+    }
+}
+
+fn answer<T>(result: Option<Result<T, RpcError>>, then: impl FnOnce(T) -> ToClient) -> ToClient {
+    match result {
+        Some(Ok(value)) => then(value),
+        Some(Err(error)) => ToClient::Failed(error),
+        None => ToClient::Failed(RpcError::new(
+            ErrorCode::ShuttingDown,
+            "the server is shutting down: nothing may have been done; try again elsewhere",
+        )),
+    }
+}

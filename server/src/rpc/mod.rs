@@ -1,0 +1,205 @@
+//! Requests on the data path: decode, apply once, answer.
+//!
+//! | file | what |
+//! |---|---|
+//! | this | one request: decode, exactly-once, encode |
+//! | `exec` | one operation against its table |
+//! | `value` | values that travel in the message, or by the session's staging memory |
+//! | `batch` | several operations in one request |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use onesided_fabric::{BufferPool, Caps, Endpoint, Opcode, WorkRequest};
+use onesided_protocol::DecodeError;
+use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
+
+use crate::engine::Engine;
+use crate::session::{Answers, Seen, Session};
+use crate::stats::Stats;
+
+mod batch;
+mod exec;
+mod value;
+
+/// One SEND in so many is signalled, so that buffers of the others come back.
+const SIGNAL_EVERY: u64 = 32;
+/// A scratch buffer longer than this is given back when the request is done.
+const SCRATCH_KEPT_BYTES: usize = 1 << 20;
+
+/// Serves requests of any number of pollers.
+#[derive(Clone)]
+pub(crate) struct Dispatcher {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) value_max_bytes: usize,
+}
+
+/// Whom a request came from.
+pub(crate) struct Peer {
+    pub(crate) session: Arc<Session>,
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) caps: Caps,
+    /// Length of the session's staging memory; 0 = none.
+    pub(crate) staging_bytes: usize,
+    /// SENDs so far.
+    pub(crate) sent: u64,
+}
+
+/// A poller's own memory, reused from request to request.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) pool: BufferPool,
+    /// The value of a GET.
+    value: Vec<u8>,
+    /// Values of a batch.
+    arena: Vec<u8>,
+    /// The answer.
+    encoded: Vec<u8>,
+}
+
+/// What becomes of the connection after a request.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Keep,
+    /// Close it, once the answer has left.
+    Close(String),
+}
+
+/// What one request needs besides the request.
+struct Call<'c> {
+    dispatcher: &'c Dispatcher,
+    peer: &'c Peer,
+    table: u32,
+}
+
+impl Dispatcher {
+    /// Serves one message; what is to be posted is appended to `out`.
+    pub(crate) fn serve(
+        &self,
+        peer: &mut Peer,
+        message: &[u8],
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Verdict {
+        scratch.encoded.clear();
+        let verdict = match Request::decode(message) {
+            Ok(request) => self.serve_request(peer, &request, scratch, out),
+            Err(error) => self.refuse(Request::peek_id(message), error, scratch),
+        };
+        if !scratch.encoded.is_empty() {
+            peer.sent += 1;
+            let message = scratch.pool.copy_of(&scratch.encoded);
+            let signaled = peer.sent.is_multiple_of(SIGNAL_EVERY);
+            out.push_back(WorkRequest { id: peer.sent, signaled, op: Opcode::Send { message } });
+        }
+        for buffer in [&mut scratch.value, &mut scratch.arena, &mut scratch.encoded] {
+            if buffer.capacity() > SCRATCH_KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+        verdict
+    }
+
+    /// Answers what cannot be decoded. A field over its limit is an honest client's mistake; all
+    /// else means that the two sides no longer understand each other.
+    fn refuse(&self, id: u64, error: DecodeError, scratch: &mut Scratch) -> Verdict {
+        self.stats.rpc_malformed.add(1);
+        let (code, verdict) = match error {
+            DecodeError::TooLong { .. } => (ErrorCode::TooLarge, Verdict::Keep),
+            _ => (ErrorCode::Malformed, Verdict::Close(format!("malformed request: {error}"))),
+        };
+        let result = Err(RpcError::new(code, error.to_string()));
+        Answer { id, result }.encode(&mut scratch.encoded);
+        verdict
+    }
+
+    fn serve_request(
+        &self,
+        peer: &Peer,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Verdict {
+        let call = Call { dispatcher: self, peer, table: request.table };
+        if !request.op.is_mutation() {
+            call.answer(request, scratch, out);
+            return Verdict::Keep;
+        }
+        if request.sequence == 0 {
+            let text = "a request that changes something needs a sequence number from 1";
+            let result = Err(RpcError::new(ErrorCode::Malformed, text));
+            self.stats.rpc_malformed.add(1);
+            Answer { id: request.id, result }.encode(&mut scratch.encoded);
+            return Verdict::Close(text.to_owned());
+        }
+        // Held while the mutation is applied: a retry on another connection waits, and then finds
+        // the answer.
+        let mut answers = peer.session.answers.lock();
+        self.once(&call, request, &mut answers, scratch, out)
+    }
+
+    /// Applies a mutation, if it was not applied before.
+    fn once(
+        &self,
+        call: &Call<'_>,
+        request: &Request<'_>,
+        answers: &mut Answers,
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Verdict {
+        match answers.look_up(request.sequence) {
+            Seen::New => {}
+            Seen::Again(answer) => {
+                self.stats.rpc_retries.add(1);
+                // The retry's id may be another one.
+                scratch.encoded.extend_from_slice(&request.id.to_le_bytes());
+                scratch.encoded.extend_from_slice(answer.get(8..).unwrap_or_default());
+                return Verdict::Keep;
+            }
+            Seen::TooOld => {
+                let (sequence, highest) = (request.sequence, answers.highest());
+                let text = format!(
+                    "mutation {sequence} is too old: {highest} was applied already, and its answer \
+                     is no longer kept; whether it was applied is unknown: read the key"
+                );
+                let result = Err(RpcError::new(ErrorCode::SequenceTooOld, text));
+                Answer { id: request.id, result }.encode(&mut scratch.encoded);
+                return Verdict::Keep;
+            }
+            Seen::Ended => return Verdict::Close("its session is over".to_owned()),
+        }
+        let lean = call.answer(request, scratch, out);
+        let kept = lean.as_deref().unwrap_or(&scratch.encoded);
+        answers.keep(request.sequence, kept);
+        Verdict::Keep
+    }
+}
+
+impl Call<'_> {
+    /// Executes and encodes. Returns the answer to keep for a retry, if it is another one.
+    fn answer(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Option<Vec<u8>> {
+        let id = request.id;
+        if let Op::Batch(ops) = &request.op {
+            return self.answer_batch(id, &request.op, ops, scratch, out);
+        }
+        let room = self.peer.caps.max_message_bytes.saturating_sub(value::ANSWER_OVERHEAD_BYTES);
+        let Scratch { value, encoded, pool, .. } = scratch;
+        let result = match self.execute(&request.op, value, pool) {
+            Ok(exec::Outcome::Reply(reply)) => Ok(reply),
+            Ok(exec::Outcome::Value(stored)) => self
+                .place(&request.op, value, room, pool, out)
+                .map(|payload| Reply::Found(exec::found(stored, payload))),
+            Err(error) => Err(error),
+        };
+        self.dispatcher.stats.rpc(&request.op, result.as_ref());
+        Answer { id, result }.encode(encoded);
+        None
+    }
+}

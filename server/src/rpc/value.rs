@@ -1,0 +1,111 @@
+//! Values: in the message, or in the session's staging memory (rendezvous).
+//!
+//! The server READs a large value from where the client has put it, and WRITEs a large answer to
+//! where the client has asked for it, before the answer that says so on the same endpoint.
+
+use std::collections::VecDeque;
+
+use onesided_fabric::{BufferPool, Opcode, RegionId, RemoteAddr, WorkRequest};
+use onesided_protocol::rpc::{ErrorCode, Landing, Op, Payload, RpcError};
+
+use super::Call;
+
+/// An answer's id, kind, version, expiry, user flags, payload kind and length.
+pub(super) const ANSWER_OVERHEAD_BYTES: usize = 8 + FOUND_OVERHEAD_BYTES;
+/// The same of one reply in a batch.
+pub(super) const FOUND_OVERHEAD_BYTES: usize = 1 + 8 + 4 + 4 + 1 + 4;
+/// The session's staging memory, seen from the server.
+const STAGING: RegionId = RegionId(0);
+
+impl Call<'_> {
+    /// Calls `then` with the value, wherever it lies.
+    pub(super) fn with_value<T>(
+        &self,
+        value: Payload<'_>,
+        pool: &BufferPool,
+        then: impl FnOnce(&[u8]) -> Result<T, RpcError>,
+    ) -> Result<T, RpcError> {
+        let (len_bytes, max_bytes) = (value.len_bytes(), self.dispatcher.value_max_bytes);
+        if len_bytes > max_bytes {
+            let text = format!(
+                "the value has {len_bytes} bytes; this server's limit is {max_bytes} (value_max)"
+            );
+            return Err(RpcError::new(ErrorCode::TooLarge, text));
+        }
+        match value {
+            Payload::Inline(bytes) => then(bytes),
+            Payload::Staged { offset_bytes, .. } => {
+                self.within_staging(offset_bytes, len_bytes)?;
+                let mut buffer = pool.get(len_bytes);
+                let remote = RemoteAddr { region: STAGING, offset_bytes };
+                match self.peer.endpoint.read_bytes_now(remote, &mut buffer) {
+                    Some(Ok(())) => then(&buffer),
+                    Some(Err(error)) => Err(bad_descriptor(error.to_string())),
+                    None => Err(bad_descriptor("this fabric cannot be read at once".to_owned())),
+                }
+            }
+        }
+    }
+
+    fn within_staging(&self, offset_bytes: u64, len_bytes: usize) -> Result<(), RpcError> {
+        let staging_bytes = self.peer.staging_bytes as u64;
+        if staging_bytes == 0 {
+            let kind = self.peer.caps.kind;
+            let text = format!("{kind} has no staging memory: send the value inside the message");
+            return Err(bad_descriptor(text));
+        }
+        match offset_bytes.checked_add(len_bytes as u64) {
+            Some(end) if end <= staging_bytes => Ok(()),
+            _ => Err(bad_descriptor(format!(
+                "{len_bytes} bytes at {offset_bytes} are outside the {staging_bytes} bytes of the \
+                 session's staging memory"
+            ))),
+        }
+    }
+
+    /// How a GET's value travels: inside the message if it has `room_bytes` for it, else to the
+    /// landing.
+    pub(super) fn place<'v>(
+        &self,
+        op: &Op<'_>,
+        value: &'v [u8],
+        room_bytes: usize,
+        pool: &BufferPool,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Result<Payload<'v>, RpcError> {
+        if value.len() <= room_bytes {
+            return Ok(Payload::Inline(value));
+        }
+        let landing = match op {
+            Op::Get { landing, .. } => *landing,
+            _ => None,
+        };
+        match landing {
+            Some(landing) if landing.len_bytes as usize >= value.len() => {
+                self.land(landing, value, pool, out)
+            }
+            // What a client parses: the length alone.
+            _ => Err(RpcError::new(ErrorCode::NeedsLanding, value.len().to_string())),
+        }
+    }
+
+    fn land(
+        &self,
+        landing: Landing,
+        value: &[u8],
+        pool: &BufferPool,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Result<Payload<'static>, RpcError> {
+        let offset_bytes = landing.offset_bytes;
+        self.within_staging(offset_bytes, value.len())?;
+        let remote = RemoteAddr { region: STAGING, offset_bytes };
+        let op = Opcode::Write { remote, from: pool.copy_of(value) };
+        // Not signalled: the answer follows it in order, and a failure ends the endpoint.
+        out.push_back(WorkRequest { id: 0, signaled: false, op });
+        Ok(Payload::Staged { offset_bytes, len_bytes: value.len() as u32 })
+    }
+}
+
+fn bad_descriptor(text: String) -> RpcError {
+    RpcError::new(ErrorCode::BadDescriptor, text)
+}

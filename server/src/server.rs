@@ -1,0 +1,403 @@
+//! Putting it together, starting and stopping it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use onesided_fabric::{CompletionQueue, FabricKind, Memory, Rights, shm, tcp};
+use onesided_protocol::control::{FabricName, FabricOffer};
+use onesided_protocol::limits::{
+    INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES, inline_message_max_bytes,
+};
+use parking_lot::{Mutex, RwLock};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+
+use crate::clock::ServerClock;
+use crate::config::{ServerConfig, fabric_name};
+use crate::control;
+use crate::engine::{Engine, EngineConfig, EngineError, MakeMemory};
+use crate::poller::Poller;
+use crate::rpc::Dispatcher;
+use crate::session::{self, Gate, Sessions};
+use crate::stats::{self, LogLimit, Stats};
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+/// Room in a session's staging memory beyond one value.
+const STAGING_SPARE_BYTES: usize = 1 << 20;
+/// Unfinished messages of all tcp connections together, beyond one of full length.
+const TCP_RECEIVE_BYTES: usize = 256 << 20;
+/// How long control connections may take to end.
+const CONTROL_STOP: Duration = Duration::from_secs(2);
+/// A hostile shm session can delay others' messages until the poller's sleep is over.
+const SHM_SLEEP: Duration = Duration::from_secs(1);
+const TCP_SLEEP: Duration = Duration::from_secs(60);
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A value of the configuration.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// The address.
+    #[error("cannot listen on {listen}: {source}; is another server running there?")]
+    Listen {
+        /// As configured.
+        listen: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A fabric.
+    #[error("cannot start the fabric {fabric}: {source}; leave it out of --fabric to do without")]
+    Fabric {
+        /// Which.
+        fabric: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The storage engine.
+    #[error("cannot start the storage engine: {0}")]
+    Engine(#[from] EngineError),
+    /// A table that was to be made at start.
+    #[error("cannot make the table `{name}`: {reason}")]
+    Table {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Threads.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What every part of a running server can reach.
+pub(crate) struct Core {
+    pub(crate) config: ServerConfig,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) tcp: Option<tcp::Acceptor>,
+    pub(crate) offers: Vec<FabricOffer>,
+    pub(crate) log_limit: LogLimit,
+    /// Written while a table is dropped, read while one is opened or made.
+    pub(crate) dropping: RwLock<()>,
+    clock: Arc<ServerClock>,
+}
+
+impl Core {
+    /// All counters, by name.
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        let mut list = self.stats.list(&self.sessions.beats());
+        list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
+        if let Some((user_ms, system_ms)) = stats::cpu_ms() {
+            list.push(("process_cpu_user_ms".to_owned(), user_ms));
+            list.push(("process_cpu_system_ms".to_owned(), system_ms));
+        }
+        list.extend(stats::memory(&self.engine.memory_status()));
+        list
+    }
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    addr: SocketAddr,
+    core: Arc<Core>,
+    running: Mutex<Option<Running>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+/// What has to be ended.
+struct Running {
+    stop: watch::Sender<bool>,
+    stopping: Arc<AtomicBool>,
+    control: JoinHandle<()>,
+    pollers: Vec<(Arc<dyn CompletionQueue>, JoinHandle<()>)>,
+    shm: Option<shm::Listener>,
+}
+
+impl Server {
+    /// Starts a server; it serves when this returns.
+    ///
+    /// # Errors
+    /// [`StartError`] says what could not be had and what to do.
+    pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+        config.check().map_err(StartError::Config)?;
+        raise_descriptor_limit();
+        let runtime = runtime().map_err(StartError::Thread)?;
+        let listener = listen(&runtime, &config.listen)?;
+        let addr = listener.local_addr().map_err(|source| listen_error(&config.listen, source))?;
+        let clock = Arc::new(ServerClock::default());
+        let engine = make_engine(&config, &clock)?;
+        let stats = Arc::new(Stats::default());
+        let limits = session::Limits {
+            max_sessions: config.max_sessions,
+            session_lease: Duration::from_millis(u64::from(config.session_lease_ms)),
+            ticket_lease: Duration::from_millis(config.ticket_lease_ms),
+        };
+        let sessions = Arc::new(Sessions::new(limits, Arc::clone(&engine), Arc::clone(&stats)));
+        let gate = Arc::new(Gate {
+            sessions: Arc::clone(&sessions),
+            engine: Arc::clone(&engine),
+            stats: Arc::clone(&stats),
+        });
+        let mut fabrics = Fabrics::start(&config, &gate, addr)?;
+        let core = Arc::new(Core {
+            tcp: fabrics.tcp.take(),
+            offers: std::mem::take(&mut fabrics.offers),
+            config,
+            engine,
+            sessions,
+            stats,
+            gate,
+            log_limit: LogLimit::default(),
+            dropping: RwLock::new(()),
+            clock,
+        });
+        let running = run(&core, runtime, listener, fabrics).map_err(StartError::Thread)?;
+        Ok(Self { addr, core, running: Mutex::new(Some(running)) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its storage engine, for tests and embedding.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.core.engine
+    }
+
+    /// Its counters: names, units last, and values.
+    #[must_use]
+    pub fn stats(&self) -> Vec<(String, u64)> {
+        self.core.stats()
+    }
+
+    /// Stops it, in a few seconds at most: no new connections, control connections end, sessions
+    /// end, endpoints close. Calling it again does nothing.
+    pub fn stop(&self) {
+        let Some(running) = self.running.lock().take() else { return };
+        // Fails when the thread has ended already.
+        let _ended_already = running.stop.send(true);
+        join(running.control, "control");
+        self.core.sessions.end_all("the server is stopping");
+        running.stopping.store(true, Ordering::Release);
+        for (cq, thread) in running.pollers {
+            cq.wake();
+            join(thread, "poller");
+        }
+        if let Some(shm) = running.shm {
+            shm.stop();
+        }
+        tracing::info!(addr = %self.addr, "server stopped");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn join(thread: JoinHandle<()>, name: &str) {
+    if thread.join().is_err() {
+        tracing::error!(name, "a thread of the server has panicked");
+    }
+}
+
+/// Sockets are descriptors: the soft limit of 1024 would be the first to be hit.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "cannot raise the limit on descriptors");
+        }
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    // One thread for all control connections, a few for what may take a while.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("control-blocking")
+        .max_blocking_threads(4)
+        .build()
+}
+
+fn listen_error(listen: &str, source: std::io::Error) -> StartError {
+    StartError::Listen { listen: listen.to_owned(), source }
+}
+
+fn listen(runtime: &tokio::runtime::Runtime, text: &str) -> Result<TcpListener, StartError> {
+    let attempt = || {
+        let _context = runtime.enter();
+        let addr = text.to_socket_addrs()?.next().ok_or_else(|| {
+            std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")
+        })?;
+        let socket = match addr {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // A server that restarts finds its port in TIME_WAIT.
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)
+    };
+    attempt().map_err(|source| listen_error(text, source))
+}
+
+fn make_engine(config: &ServerConfig, clock: &Arc<ServerClock>) -> Result<Arc<Engine>, StartError> {
+    let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
+        Box::new(|name, len_bytes| Memory::shared(name, len_bytes, Rights::ReadOnly))
+    } else {
+        Box::new(|_, len_bytes| Memory::private(len_bytes))
+    };
+    let engine_config = EngineConfig {
+        memory_bytes: config.memory_bytes,
+        region_bytes: config.region_bytes,
+        segment_bytes: config.segment_bytes,
+        value_max_bytes: config.value_max_bytes,
+        seed: config.seed.unwrap_or_else(rand::random),
+        split_load_percent: config.split_load_percent,
+    };
+    let clock: Arc<ServerClock> = Arc::clone(clock);
+    let engine = Engine::new(engine_config, make_memory, clock)?;
+    for table in &config.tables {
+        engine.create_table(&table.name, table.options).map_err(|error| StartError::Table {
+            name: table.name.clone(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(engine)
+}
+
+/// The fabrics that were started.
+#[derive(Default)]
+struct Fabrics {
+    tcp: Option<tcp::Acceptor>,
+    shm: Option<shm::Listener>,
+    queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
+    offers: Vec<FabricOffer>,
+}
+
+impl Fabrics {
+    fn start(
+        config: &ServerConfig,
+        gate: &Arc<Gate>,
+        addr: SocketAddr,
+    ) -> Result<Self, StartError> {
+        let mut fabrics = Self::default();
+        for &kind in &config.fabrics {
+            if fabrics.offers.iter().any(|offer| offer.kind == kind) {
+                continue;
+            }
+            let started = match kind {
+                FabricName::Shm => fabrics.start_shm(config, gate, addr),
+                FabricName::Tcp => fabrics.start_tcp(config),
+                FabricName::Verbs => Err(std::io::Error::new(
+                    std::io::ErrorKind::Unsupported,
+                    "it is not built into this server",
+                )),
+            };
+            let blob = started
+                .map_err(|source| StartError::Fabric { fabric: fabric_name(kind), source })?;
+            fabrics.offers.push(FabricOffer { kind, blob });
+        }
+        Ok(fabrics)
+    }
+
+    fn start_shm(
+        &mut self,
+        config: &ServerConfig,
+        gate: &Arc<Gate>,
+        addr: SocketAddr,
+    ) -> std::io::Result<Vec<u8>> {
+        let limits = shm::Limits {
+            max_endpoints: config.max_sessions,
+            credits: config.credits as usize,
+            staging_bytes: config.value_max_bytes + STAGING_SPARE_BYTES,
+            // A message must hold the longest key; slots cost pages only where they are used.
+            max_message_bytes: KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES,
+            pending_handshakes: config.max_handshakes,
+            handshake_timeout_ms: config.handshake_timeout_ms,
+        };
+        let name = format!("onesided-{}-{}", std::process::id(), addr.port());
+        let admission = Arc::clone(gate);
+        let (listener, queue) = shm::Listener::start(&name, limits, admission)?;
+        let blob = listener.blob();
+        self.shm = Some(listener);
+        self.queues.push((FabricKind::Shm, queue));
+        Ok(blob)
+    }
+
+    fn start_tcp(&mut self, config: &ServerConfig) -> std::io::Result<Vec<u8>> {
+        let max_message_bytes = inline_message_max_bytes(config.value_max_bytes);
+        let limits = tcp::Limits {
+            max_message_bytes,
+            max_endpoints: config.max_connections,
+            total_receive_bytes: TCP_RECEIVE_BYTES + max_message_bytes,
+            ..tcp::Limits::default()
+        };
+        let (acceptor, queue) = tcp::Acceptor::new(limits)?;
+        self.tcp = Some(acceptor);
+        self.queues.push((FabricKind::Tcp, queue));
+        Ok(Vec::new())
+    }
+}
+
+fn run(
+    core: &Arc<Core>,
+    runtime: tokio::runtime::Runtime,
+    listener: TcpListener,
+    fabrics: Fabrics,
+) -> std::io::Result<Running> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let mut pollers = Vec::new();
+    for (kind, cq) in fabrics.queues {
+        let is_shm = kind == FabricKind::Shm;
+        let poller = Poller {
+            cq: Arc::clone(&cq),
+            dispatcher: Dispatcher {
+                engine: Arc::clone(&core.engine),
+                stats: Arc::clone(&core.stats),
+                value_max_bytes: core.config.value_max_bytes,
+            },
+            sessions: Arc::clone(&core.sessions),
+            stopping: Arc::clone(&stopping),
+            kind,
+            credits: core.config.credits as usize,
+            staging_bytes: match is_shm {
+                true => core.config.value_max_bytes + STAGING_SPARE_BYTES,
+                false => 0,
+            },
+            // Looking at sockets is a system call: tcp sleeps at once.
+            spin: Duration::from_micros(if is_shm { core.config.spin_us } else { 0 }),
+            sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
+        };
+        let thread =
+            std::thread::Builder::new().name(format!("poll-{kind}")).spawn(move || poller.run())?;
+        pollers.push((cq, thread));
+    }
+    let (stop, stopped) = watch::channel(false);
+    let for_control = Arc::clone(core);
+    let control = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+        runtime.block_on(control::run(for_control, listener, stopped));
+        // Connections see the same signal; what does not end in time is cut off.
+        runtime.shutdown_timeout(CONTROL_STOP);
+    })?;
+    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm })
+}

@@ -1,0 +1,30 @@
+//! What the fabrics ask before they let a peer in or show it memory.
+
+use std::sync::Arc;
+
+use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
+
+use super::Sessions;
+use crate::engine::Engine;
+use crate::stats::Stats;
+
+/// Tickets from the sessions, regions from the engine.
+pub(crate) struct Gate {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) stats: Arc<Stats>,
+}
+
+impl Admission for Gate {
+    fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused> {
+        self.sessions.admit(ticket).inspect_err(|_| self.stats.refused_tickets.add(1))
+    }
+
+    fn region(&self, context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
+        if !self.sessions.is_live(context) {
+            return None;
+        }
+        // Clients of rpc tables only ever read.
+        Some((self.engine.region(region.0)?, Rights::ReadOnly))
+    }
+}

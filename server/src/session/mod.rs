@@ -1,0 +1,119 @@
+//! Sessions: who is connected, how long for, and what each has been answered.
+//!
+//! A session outlives its connections for its lease. Its id increases and is never reused, so
+//! that "every session older than this is gone" is one number: the watermark of dropped tables.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use onesided_protocol::control::Heartbeat;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+mod admission;
+mod answers;
+mod registry;
+mod ticket;
+
+pub(crate) use admission::Gate;
+pub(crate) use answers::{ANSWER_KEPT_MAX_BYTES, Answers, Seen};
+pub(crate) use registry::{Limits, Sessions};
+
+/// Value of [`Session::control`] when the session is over.
+const ENDED: u64 = 0;
+
+/// One client's session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Never reused.
+    pub(crate) id: u64,
+    /// What it is resumed with.
+    pub(crate) resume_key: u64,
+    life: Mutex<Life>,
+    /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
+    control: watch::Sender<u64>,
+    controls: AtomicU64,
+    /// Serialises its mutations: one is looked up, applied and kept under this lock.
+    pub(crate) answers: Mutex<Answers>,
+}
+
+#[derive(Debug)]
+struct Life {
+    deadline: Instant,
+    beat: Heartbeat,
+}
+
+impl Session {
+    fn new(id: u64, resume_key: u64, deadline: Instant) -> Self {
+        Self {
+            id,
+            resume_key,
+            life: Mutex::new(Life { deadline, beat: Heartbeat::default() }),
+            control: watch::Sender::new(1),
+            controls: AtomicU64::new(1),
+            answers: Mutex::default(),
+        }
+    }
+
+    /// Makes the caller the control connection of the session; an earlier one is told to end.
+    pub(crate) fn take_control(&self) -> Control {
+        let number = self.controls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.control.send_if_modified(|control| {
+            let live = *control != ENDED;
+            if live {
+                *control = number;
+            }
+            live
+        });
+        Control { number, changes: self.control.subscribe() }
+    }
+
+    fn extend(&self, deadline: Instant, beat: Option<Heartbeat>) {
+        let mut life = self.life.lock();
+        life.deadline = life.deadline.max(deadline);
+        if let Some(beat) = beat {
+            life.beat = beat;
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.life.lock().deadline
+    }
+
+    /// What the client has counted, as it said last.
+    pub(crate) fn beat(&self) -> Heartbeat {
+        self.life.lock().beat
+    }
+
+    fn end(&self) {
+        self.control.send_replace(ENDED);
+        self.answers.lock().end();
+    }
+}
+
+/// The right to speak for a session.
+#[derive(Debug)]
+pub(crate) struct Control {
+    number: u64,
+    changes: watch::Receiver<u64>,
+}
+
+/// Why a control connection has to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    /// The lease is over, or the session was ended otherwise.
+    Ended,
+    /// The session was resumed on another connection.
+    Superseded,
+}
+
+impl Control {
+    /// Waits until the connection no longer speaks for the session.
+    pub(crate) async fn lost(&mut self) -> Lost {
+        let number = self.number;
+        match self.changes.wait_for(|control| *control != number).await {
+            Ok(control) if *control != ENDED => Lost::Superseded,
+            _ => Lost::Ended,
+        }
+    }
+}

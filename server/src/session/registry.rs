@@ -1,0 +1,220 @@
+//! All sessions, their tickets and their endpoints. Set-up only: the data path holds its session.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onesided_fabric::{Endpoint, Refused};
+use onesided_protocol::control::Heartbeat;
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+use parking_lot::Mutex;
+
+use super::Session;
+use super::ticket::{Ticket, Tickets};
+use crate::engine::Engine;
+use crate::stats::Stats;
+
+/// Endpoints of one session at once. One is the rule; a client that changes its fabric, or whose
+/// connection died without a word, has two for a while.
+const ENDPOINTS_PER_SESSION_MAX: usize = 8;
+
+/// Bounds of the registry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) max_sessions: usize,
+    pub(crate) session_lease: Duration,
+    pub(crate) ticket_lease: Duration,
+}
+
+/// A session that a hello got.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) session: Arc<Session>,
+    pub(crate) ticket: Ticket,
+    pub(crate) resumed: bool,
+}
+
+#[derive(Debug)]
+struct Attached {
+    session: Arc<Session>,
+    admitted: Instant,
+    /// `None` until the fabric has connected it.
+    endpoint: Option<Arc<dyn Endpoint>>,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    sessions: BTreeMap<u64, Arc<Session>>,
+    tickets: Tickets,
+    /// By context. A context is one endpoint's and is never reused, so that what a dead endpoint
+    /// left in a completion queue is nobody else's.
+    endpoints: HashMap<u64, Attached>,
+    last_session: u64,
+    last_context: u64,
+}
+
+/// All sessions of a server.
+pub(crate) struct Sessions {
+    registry: Mutex<Registry>,
+    limits: Limits,
+    engine: Arc<Engine>,
+    stats: Arc<Stats>,
+}
+
+impl Sessions {
+    pub(crate) fn new(limits: Limits, engine: Arc<Engine>, stats: Arc<Stats>) -> Self {
+        Self { registry: Mutex::default(), limits, engine, stats }
+    }
+
+    /// The session of a hello: the one to resume if it lives and the key fits, else a new one.
+    pub(crate) fn open(&self, resume: (u64, u64)) -> Result<Opened, RpcError> {
+        let now = Instant::now();
+        let mut registry = self.registry.lock();
+        let known = registry.sessions.get(&resume.0).filter(|s| s.resume_key == resume.1);
+        if let Some(session) = known.cloned() {
+            session.extend(now + self.limits.session_lease, None);
+            let ticket = registry.tickets.issue(session.id, now + self.limits.ticket_lease);
+            let old = registry.endpoints_of(session.id);
+            drop(registry);
+            // What the client had before is broken, or it would not resume.
+            old.iter().for_each(|endpoint| endpoint.close());
+            return Ok(Opened { session, ticket, resumed: true });
+        }
+        if registry.sessions.len() >= self.limits.max_sessions {
+            let max = self.limits.max_sessions;
+            let text =
+                format!("all {max} sessions are taken: try again later, or raise max_sessions");
+            return Err(RpcError::new(ErrorCode::ServerFull, text));
+        }
+        registry.last_session += 1;
+        let id = registry.last_session;
+        // 0 would be a client's "nothing to resume".
+        let resume_key = rand::random::<u64>().max(1);
+        let session = Arc::new(Session::new(id, resume_key, now + self.limits.session_lease));
+        registry.sessions.insert(id, Arc::clone(&session));
+        let ticket = registry.tickets.issue(id, now + self.limits.ticket_lease);
+        Ok(Opened { session, ticket, resumed: false })
+    }
+
+    /// One more ticket.
+    pub(crate) fn ticket(&self, session: &Session) -> Ticket {
+        let deadline = Instant::now() + self.limits.ticket_lease;
+        self.registry.lock().tickets.issue(session.id, deadline)
+    }
+
+    /// The session's client is there.
+    pub(crate) fn beat(&self, session: &Session, beat: Option<Heartbeat>) {
+        session.extend(Instant::now() + self.limits.session_lease, beat);
+    }
+
+    /// Uses a ticket up; the context of the endpoint to be.
+    pub(super) fn admit(&self, ticket: &Ticket) -> Result<u64, Refused> {
+        let now = Instant::now();
+        let mut registry = self.registry.lock();
+        let session = registry.tickets.redeem(ticket, now);
+        let session = session.and_then(|id| registry.sessions.get(&id).cloned());
+        let Some(session) = session else {
+            return Err(Refused("unknown, used or expired ticket: ask for a new one".to_owned()));
+        };
+        let of_session = |attached: &&Attached| attached.session.id == session.id;
+        if registry.endpoints.values().filter(of_session).count() >= ENDPOINTS_PER_SESSION_MAX {
+            return Err(Refused(format!(
+                "the session has {ENDPOINTS_PER_SESSION_MAX} connections: close some"
+            )));
+        }
+        registry.last_context += 1;
+        let context = registry.last_context;
+        registry.endpoints.insert(context, Attached { session, admitted: now, endpoint: None });
+        Ok(context)
+    }
+
+    /// The fabric has connected an endpoint that was admitted. `None`: its session is over.
+    pub(crate) fn connected(
+        &self,
+        context: u64,
+        endpoint: &Arc<dyn Endpoint>,
+    ) -> Option<Arc<Session>> {
+        let mut registry = self.registry.lock();
+        let attached = registry.endpoints.get_mut(&context)?;
+        attached.endpoint = Some(Arc::clone(endpoint));
+        Some(Arc::clone(&attached.session))
+    }
+
+    /// An endpoint is dead, or was never made.
+    pub(crate) fn disconnected(&self, context: u64) {
+        self.registry.lock().endpoints.remove(&context);
+    }
+
+    /// Whether an endpoint's session lives.
+    pub(super) fn is_live(&self, context: u64) -> bool {
+        self.registry.lock().endpoints.contains_key(&context)
+    }
+
+    /// Ends a session: its endpoints close, its tickets are void, its answers forgotten.
+    pub(crate) fn end(&self, session: &Session, why: &str) {
+        let mut registry = self.registry.lock();
+        if registry.sessions.remove(&session.id).is_none() {
+            return;
+        }
+        registry.tickets.forget(session.id);
+        let endpoints = registry.endpoints_of(session.id);
+        registry.endpoints.retain(|_, attached| attached.session.id != session.id);
+        let oldest = registry.oldest();
+        drop(registry);
+        session.end();
+        endpoints.iter().for_each(|endpoint| endpoint.close());
+        self.stats.session_gone(session.beat());
+        tracing::info!(session = session.id, why, "session ended");
+        self.engine.reclaim(oldest);
+    }
+
+    /// Ends the sessions whose lease is over.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now();
+        let mut registry = self.registry.lock();
+        let over: Vec<_> =
+            registry.sessions.values().filter(|s| s.deadline() <= now).cloned().collect();
+        let never = now.checked_sub(self.limits.ticket_lease);
+        registry.endpoints.retain(|_, attached| {
+            attached.endpoint.is_some() || never.is_none_or(|never| attached.admitted > never)
+        });
+        drop(registry);
+        for session in over {
+            self.end(&session, "no heartbeat within the lease");
+        }
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end_all(&self, why: &str) {
+        let all: Vec<_> = self.registry.lock().sessions.values().cloned().collect();
+        for session in all {
+            self.end(&session, why);
+        }
+    }
+
+    /// Every session that may know something now has a smaller id than this.
+    pub(crate) fn watermark(&self) -> u64 {
+        self.registry.lock().last_session + 1
+    }
+
+    /// Id of the oldest session that lives; without one, of the next.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.registry.lock().oldest()
+    }
+
+    /// What the clients of the live sessions have counted, one for each.
+    pub(crate) fn beats(&self) -> Vec<Heartbeat> {
+        self.registry.lock().sessions.values().map(|session| session.beat()).collect()
+    }
+}
+
+impl Registry {
+    fn oldest(&self) -> u64 {
+        self.sessions.keys().next().copied().unwrap_or(self.last_session + 1)
+    }
+
+    fn endpoints_of(&self, session: u64) -> Vec<Arc<dyn Endpoint>> {
+        let own = self.endpoints.values().filter(|attached| attached.session.id == session);
+        own.filter_map(|attached| attached.endpoint.clone()).collect()
+    }
+}

@@ -1,0 +1,218 @@
+//! Counters. What a poller counts is one relaxed atomic addition; names are made when asked.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::Heartbeat;
+use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
+use parking_lot::Mutex;
+
+use crate::engine::MemoryStatus;
+
+/// A counter, or a gauge.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+const VERBS: [&str; 8] = ["ping", "get", "put", "delete", "append", "increment", "touch", "batch"];
+/// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
+const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
+
+fn verb(op: &Op<'_>) -> usize {
+    match op {
+        Op::Ping => 0,
+        Op::Get { .. } => 1,
+        Op::Put { .. } => 2,
+        Op::Delete { .. } => 3,
+        Op::Append { .. } => 4,
+        Op::Increment { .. } => 5,
+        Op::Touch { .. } => 6,
+        Op::Batch(_) => 7,
+    }
+}
+
+/// What a server counts.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    rpcs: [[Counter; CLASSES.len()]; VERBS.len()],
+    pub(crate) rpc_malformed: Counter,
+    pub(crate) rpc_retries: Counter,
+    pub(crate) endpoints_shm: Counter,
+    pub(crate) endpoints_tcp: Counter,
+    pub(crate) endpoints_closed: Counter,
+    pub(crate) connections: Counter,
+    pub(crate) accepted: Counter,
+    pub(crate) refused_full: Counter,
+    pub(crate) refused_hellos: Counter,
+    pub(crate) refused_tickets: Counter,
+    pub(crate) malformed_control: Counter,
+    /// What clients had counted whose sessions are over.
+    gone: Mutex<Heartbeat>,
+}
+
+impl Stats {
+    /// Counts an operation by what came of it.
+    pub(crate) fn rpc(&self, op: &Op<'_>, result: Result<&Reply<'_>, &RpcError>) {
+        let class = match result {
+            Ok(Reply::Absent) => 1,
+            Ok(_) => 0,
+            Err(error) if error.code == ErrorCode::Unexpected => 2,
+            Err(_) => 3,
+        };
+        self.rpcs[verb(op)][class].add(1);
+    }
+
+    /// Number of endpoints of a fabric.
+    pub(crate) fn endpoints(&self, kind: FabricKind) -> &Counter {
+        match kind {
+            FabricKind::Shm => &self.endpoints_shm,
+            _ => &self.endpoints_tcp,
+        }
+    }
+
+    pub(crate) fn session_gone(&self, beat: Heartbeat) {
+        let mut gone = self.gone.lock();
+        *gone = sum(*gone, beat);
+    }
+
+    /// Everything, with names.
+    pub(crate) fn list(&self, beats: &[Heartbeat]) -> Vec<(String, u64)> {
+        let mut list = Vec::with_capacity(64);
+        for (verb, classes) in VERBS.iter().zip(&self.rpcs) {
+            for (class, counter) in CLASSES.iter().zip(classes) {
+                list.push((format!("rpc_{verb}_{class}"), counter.get()));
+            }
+        }
+        let clients = beats.iter().copied().fold(*self.gone.lock(), sum);
+        let named = [
+            ("rpc_malformed", self.rpc_malformed.get()),
+            ("rpc_retries_answered", self.rpc_retries.get()),
+            ("sessions", beats.len() as u64),
+            ("endpoints_shm", self.endpoints_shm.get()),
+            ("endpoints_tcp", self.endpoints_tcp.get()),
+            ("endpoints_closed_by_server", self.endpoints_closed.get()),
+            ("control_connections", self.connections.get()),
+            ("connections_accepted", self.accepted.get()),
+            ("connections_refused_full", self.refused_full.get()),
+            ("hellos_refused", self.refused_hellos.get()),
+            ("tickets_refused", self.refused_tickets.get()),
+            ("control_malformed", self.malformed_control.get()),
+            ("clients_reported_reads", clients.reads),
+            ("clients_reported_read_bytes", clients.read_bytes),
+            ("clients_reported_one_sided_gets", clients.one_sided_gets),
+            ("clients_reported_retries", clients.retries),
+            ("clients_reported_checksum_failures", clients.checksum_failures),
+        ];
+        list.extend(named.map(|(name, value)| (name.to_owned(), value)));
+        list
+    }
+}
+
+fn sum(a: Heartbeat, b: Heartbeat) -> Heartbeat {
+    Heartbeat {
+        reads: a.reads.wrapping_add(b.reads),
+        read_bytes: a.read_bytes.wrapping_add(b.read_bytes),
+        one_sided_gets: a.one_sided_gets.wrapping_add(b.one_sided_gets),
+        retries: a.retries.wrapping_add(b.retries),
+        checksum_failures: a.checksum_failures.wrapping_add(b.checksum_failures),
+    }
+}
+
+/// The engine's memory, by name.
+pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
+    [
+        ("memory_limit_bytes", status.limit_bytes),
+        ("memory_regions", u64::from(status.regions)),
+        ("memory_region_bytes", status.region_bytes),
+        ("memory_catalog_bytes", status.catalog_bytes),
+        ("memory_log_bytes", status.log_bytes),
+        ("memory_log_live_bytes", status.log_live_bytes),
+        ("memory_log_dead_bytes", status.log_dead_bytes),
+        ("memory_log_free_bytes", status.log_free_bytes),
+        ("memory_meta_bytes", status.meta_bytes),
+        ("memory_index_bytes", status.index_bytes),
+        ("memory_quarantined_bytes", status.quarantined_bytes),
+        ("memory_free_bytes", status.free_bytes),
+        ("memory_private_bytes", status.private_bytes),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}
+
+/// CPU time of this process in user and in system mode, in ms; `None` without /proc.
+pub(crate) fn cpu_ms() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; fields 14 and 15 count from after it.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    let per_s = rustix::param::clock_ticks_per_second().max(1);
+    Some((user * 1000 / per_s, system * 1000 / per_s))
+}
+
+/// At most so many log lines a second; the rest is counted and told with the next.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimit {
+    state: Mutex<(Option<std::time::Instant>, u32, u64)>,
+}
+
+const LINES_PER_S: u32 = 5;
+
+impl LogLimit {
+    /// `Some(suppressed)` if a line may be written now.
+    pub(crate) fn allow(&self) -> Option<u64> {
+        let now = std::time::Instant::now();
+        let mut state = self.state.lock();
+        let fresh = state.0.is_none_or(|since| now.duration_since(since).as_secs() >= 1);
+        if fresh {
+            state.0 = Some(now);
+            state.1 = 0;
+        }
+        if state.1 >= LINES_PER_S {
+            state.2 += 1;
+            return None;
+        }
+        state.1 += 1;
+        Some(std::mem::take(&mut state.2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_there() {
+        assert!(cpu_ms().is_some());
+    }
+
+    #[test]
+    fn log_lines_are_limited_and_counted() {
+        let limit = LogLimit::default();
+        let lines = (0..1000).filter(|_| limit.allow().is_some()).count();
+        // A second may pass in between on a busy machine.
+        assert!((LINES_PER_S as usize..100).contains(&lines), "{lines}");
+    }
+
+    #[test]
+    fn clients_counts_survive_their_sessions() {
+        let stats = Stats::default();
+        stats.session_gone(Heartbeat { reads: 5, ..Heartbeat::default() });
+        let list = stats.list(&[Heartbeat { reads: 2, ..Heartbeat::default() }]);
+        assert!(list.contains(&("clients_reported_reads".to_owned(), 7)));
+    }
+}
