@@ -1,0 +1,105 @@
+//! The backends, each as the cases see it.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+
+use onesided_fabric::sim::{self, World};
+use onesided_fabric::tcp::{self, Acceptor};
+use onesided_fabric::{CompletionQueue, Memory, RegionId, Rights};
+
+use crate::rig::{Backend, ClientEnd, Gate};
+
+pub(crate) struct Tcp {
+    listener: TcpListener,
+    acceptor: Acceptor,
+    cq: Arc<dyn CompletionQueue>,
+    limits: tcp::Limits,
+}
+
+impl Tcp {
+    pub(crate) fn new() -> Self {
+        let limits = tcp::Limits {
+            max_message_bytes: 64 << 10,
+            send_buffer_bytes: 256 << 10,
+            max_endpoints: 100,
+            total_receive_bytes: 8 << 20,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (acceptor, cq) = Acceptor::new(limits).unwrap();
+        Self { listener, acceptor, cq, limits }
+    }
+}
+
+impl Backend for Tcp {
+    fn name(&self) -> String {
+        "tcp".to_owned()
+    }
+
+    fn server_cq(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.cq)
+    }
+
+    fn connect(&mut self, context: u64) -> ClientEnd {
+        let stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = self.listener.accept().unwrap();
+        self.acceptor.adopt(accepted, context + 1000).unwrap();
+        let (endpoint, cq) = tcp::connect(stream, context, self.limits).unwrap();
+        ClientEnd { endpoint, cq }
+    }
+
+    fn offer(&mut self, _: RegionId, _: usize, _: Rights) -> Arc<Memory> {
+        unreachable!("cases that need memory are not run on tcp")
+    }
+
+    fn progress(&mut self) {}
+}
+
+pub(crate) struct Sim {
+    world: Arc<World>,
+    gate: Arc<Gate>,
+    queue: Arc<sim::Queue>,
+}
+
+impl Sim {
+    pub(crate) fn new(seed: u64, options: sim::Options) -> Self {
+        let world = World::new(seed, options);
+        let gate = Arc::new(Gate::default());
+        let queue = world.listen(Arc::clone(&gate) as _);
+        Self { world, gate, queue }
+    }
+}
+
+impl Backend for Sim {
+    fn name(&self) -> String {
+        format!("sim, seed {}", self.world.seed())
+    }
+
+    fn server_cq(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.queue) as _
+    }
+
+    fn connect(&mut self, context: u64) -> ClientEnd {
+        let connected = self.world.connect(&self.queue, &[7; 32], context).unwrap();
+        ClientEnd { endpoint: connected.endpoint, cq: connected.cq }
+    }
+
+    fn offer(&mut self, region: RegionId, len_bytes: usize, rights: Rights) -> Arc<Memory> {
+        let memory = Arc::new(self.world.memory(len_bytes).unwrap());
+        self.gate.offer(region, &memory, rights);
+        memory
+    }
+
+    fn progress(&mut self) {
+        self.world.step();
+    }
+
+    fn single_threaded(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.world.dismantle();
+    }
+}
