@@ -1,0 +1,270 @@
+//! Golden bytes of every control message, written down by hand, both ways.
+
+mod common;
+
+use common::{assert_hex, hex};
+use onesided_protocol::control::{
+    FabricName, FabricOffer, Heartbeat, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA,
+    PeerVersions, TableInfo, TableOptions, TableStatus, ToClient, ToServer, Welcome,
+};
+use onesided_protocol::layout::catalog::DirectoryWord;
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+const OPTIONS: TableOptions = TableOptions { default_ttl_s: 3_600, quota_bytes: 1 << 30 };
+
+#[test]
+fn preamble() {
+    let bytes = [&PREAMBLE_MAGIC[..], &[PURPOSE_CONTROL], &[PURPOSE_DATA]].concat();
+    assert_hex("preamble", &bytes, "6f6e657369646564 01 02");
+}
+
+fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
+    let hello = Hello {
+        wire_min: 1,
+        wire_max: 0x0203,
+        layout: 1,
+        token: "secret".into(),
+        resume: (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
+    };
+    let beat = Heartbeat {
+        reads: 1,
+        read_bytes: 128,
+        one_sided_gets: 3,
+        retries: 4,
+        checksum_failures: 5,
+    };
+    let name = || "users".to_owned();
+    vec![
+        (
+            "hello",
+            ToServer::Hello(hello),
+            "01
+             0100 0302 0100         # wire versions, layout
+             06000000 736563726574  # token
+             0807060504030201 1817161514131211",
+        ),
+        (
+            "heartbeat",
+            ToServer::Heartbeat(beat),
+            "02 0100000000000000 8000000000000000 0300000000000000 0400000000000000
+             0500000000000000",
+        ),
+        ("ticket", ToServer::Ticket, "03"),
+        ("open", ToServer::OpenTable { name: name() }, "04 05000000 7573657273"),
+        (
+            "create",
+            ToServer::CreateTable { name: name(), options: OPTIONS },
+            "05 05000000 7573657273 100e0000 0000004000000000",
+        ),
+        (
+            "alter",
+            ToServer::AlterTable { name: name(), options: OPTIONS },
+            "06 05000000 7573657273 100e0000 0000004000000000",
+        ),
+        ("drop", ToServer::DropTable { name: name() }, "07 05000000 7573657273"),
+        ("list", ToServer::ListTables, "08"),
+        ("stats", ToServer::Stats, "09"),
+        ("goodbye", ToServer::Goodbye, "0a"),
+    ]
+}
+
+#[test]
+fn every_message_to_the_server() {
+    let mut seen = [false; 10];
+    for (what, message, golden) in to_server() {
+        // No wildcard: a new message does not compile until it is here, and fails until it has
+        // golden bytes.
+        seen[match &message {
+            ToServer::Hello(_) => 0,
+            ToServer::Heartbeat(_) => 1,
+            ToServer::Ticket => 2,
+            ToServer::OpenTable { .. } => 3,
+            ToServer::CreateTable { .. } => 4,
+            ToServer::AlterTable { .. } => 5,
+            ToServer::DropTable { .. } => 6,
+            ToServer::ListTables => 7,
+            ToServer::Stats => 8,
+            ToServer::Goodbye => 9,
+        }] = true;
+        let mut bytes = vec![];
+        message.encode(&mut bytes);
+        assert_hex(what, &bytes, golden);
+        assert_eq!(ToServer::decode(&hex(golden)), Ok(message), "{what}");
+    }
+    assert_eq!(seen, [true; 10]);
+}
+
+const WELCOME: &str = "
+    01
+    0100              # wire version
+    0800000000000000  # session
+    0900000000000000  # resume key
+    01                # resumed
+    0a00000000000000  # applied sequence
+    eeffc000efbeadde  # incarnation
+    0b00000000000000  # clock
+    0c00000000000000  # catalog epoch
+    10270000          # lease 10,000 ms
+    e8030000          # heartbeat 1,000 ms
+    40000000          # credits
+    00000002          # value max 32 MiB
+    000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f  # ticket
+    03
+    01 02000000 2f73  # shm
+    02 01000000 ff    # verbs
+    03 00000000       # tcp";
+
+fn welcome() -> Welcome {
+    let offer = |kind, blob: &[u8]| FabricOffer { kind, blob: blob.to_vec() };
+    Welcome {
+        wire: 1,
+        session: 8,
+        resume_key: 9,
+        resumed: true,
+        applied_sequence: 10,
+        incarnation: 0xDEAD_BEEF_00C0_FFEE,
+        clock_ns: 11,
+        catalog_epoch: 12,
+        lease_ms: 10_000,
+        heartbeat_ms: 1_000,
+        credits: 64,
+        value_max_bytes: 32 << 20,
+        ticket: std::array::from_fn(|i| i as u8),
+        fabrics: vec![
+            offer(FabricName::Shm, b"/s"),
+            offer(FabricName::Verbs, &[0xFF]),
+            offer(FabricName::Tcp, &[]),
+        ],
+    }
+}
+
+fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
+    let info = TableInfo {
+        id: 17,
+        slot: 2,
+        hash_seed: 0x0123_4567_89AB_CDEF,
+        secret: 0xFEED_FACE_CAFE_BEEF,
+        directory: DirectoryWord(0x0000_1400_0081_0000),
+        options: OPTIONS,
+    };
+    let status = TableStatus {
+        name: "users".into(),
+        id: 17,
+        options: OPTIONS,
+        keys: 1,
+        live_bytes: 2,
+        log_bytes: 3,
+        index_bytes: 4,
+        splits: 5,
+    };
+    let failed = RpcError::new(ErrorCode::NoSuchTable, "no");
+    vec![
+        ("welcome", ToClient::Welcome(Box::new(welcome())), WELCOME),
+        (
+            "alive",
+            ToClient::Alive { clock_ns: 0x0102_0304_0506_0708, catalog_epoch: 3 },
+            "02 0807060504030201 0300000000000000",
+        ),
+        (
+            "ticket",
+            ToClient::Ticket([0xAB; 32]),
+            "03 abababababababababababababababababababababababababababababababab",
+        ),
+        (
+            "table",
+            ToClient::Table(info),
+            "04 11000000 02000000 efcdab8967452301 efbefecacefaedfe 0000810000140000
+             100e0000 0000004000000000",
+        ),
+        (
+            "tables",
+            ToClient::Tables(vec![status]),
+            "05 01000000
+             05000000 7573657273 11000000 100e0000 0000004000000000
+             0100000000000000 0200000000000000 0300000000000000 0400000000000000
+             0500000000000000",
+        ),
+        ("no tables", ToClient::Tables(vec![]), "05 00000000"),
+        (
+            "stats",
+            ToClient::Stats(vec![("gets".into(), 7), ("é".into(), u64::MAX)]),
+            "06 02000000
+             04000000 67657473 0700000000000000
+             02000000 c3a9 ffffffffffffffff",
+        ),
+        ("done", ToClient::Done, "07"),
+        ("failed", ToClient::Failed(failed), "08 0500 02000000 6e6f"),
+    ]
+}
+
+#[test]
+fn every_message_to_a_client() {
+    let mut seen = [false; 8];
+    for (what, message, golden) in to_client() {
+        seen[match &message {
+            ToClient::Welcome(_) => 0,
+            ToClient::Alive { .. } => 1,
+            ToClient::Ticket(_) => 2,
+            ToClient::Table(_) => 3,
+            ToClient::Tables(_) => 4,
+            ToClient::Stats(_) => 5,
+            ToClient::Done => 6,
+            ToClient::Failed(_) => 7,
+        }] = true;
+        let mut bytes = vec![];
+        message.encode(&mut bytes);
+        assert_hex(what, &bytes, golden);
+        assert_eq!(ToClient::decode(&hex(golden)), Ok(message), "{what}");
+    }
+    assert_eq!(seen, [true; 8]);
+}
+
+#[test]
+fn refused_control_messages() {
+    let to_server = ["", "00", "0b", "ff", "03 00", "04 41000000", "04 01000000 ff", "05 00000000"];
+    for golden in to_server {
+        assert!(ToServer::decode(&hex(golden)).is_err(), "{golden}");
+    }
+    let to_client = [
+        "",
+        "00",
+        "09",
+        "07 00",
+        "03 ab",
+        "05 01000000",
+        "05 01040000",
+        "06 01040000",
+        "06 ffffffff",
+        "08 1200 00000000",
+    ];
+    for golden in to_client {
+        assert!(ToClient::decode(&hex(golden)).is_err(), "{golden}");
+    }
+    let welcome = hex(WELCOME);
+    // Offsets: `resumed` is byte 19, the number of fabrics byte 100, the first kind byte 101.
+    for (offset, value) in [(19, 2), (100, 9), (101, 0), (101, 4)] {
+        let mut other = welcome.clone();
+        other[offset] = value;
+        assert!(ToClient::decode(&other).is_err(), "byte {offset} = {value}");
+    }
+}
+
+/// What a server can do for a client of another release: name both sides' versions, whatever
+/// the rest of the hello is.
+#[test]
+fn versions_of_any_hello() {
+    let versions = |golden: &str| PeerVersions::peek(&hex(golden));
+    let newer = versions("01 0200 0500 0300 99ff").expect("a hello");
+    assert_eq!((newer.wire_min, newer.wire_max, newer.layout), (2, 5, 3));
+    assert_eq!(newer.in_common(), None);
+    assert_eq!(versions("02 0200 0500 0300"), None, "no hello");
+    assert_eq!(versions("01 0200 0500 03"), None, "too short");
+    assert_eq!(versions(""), None);
+
+    let common = |wire_min, wire_max| PeerVersions { wire_min, wire_max, layout: 1 }.in_common();
+    assert_eq!(common(1, 1), Some(1));
+    assert_eq!(common(0, 9), Some(1));
+    assert_eq!(common(0, 0), None);
+    assert_eq!(common(2, 9), None);
+    assert_eq!(common(9, 1), None, "a range that is empty");
+}
