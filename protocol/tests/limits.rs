@@ -232,8 +232,8 @@ fn entries_fit_a_region() {
     assert!(entry::padded_bytes(KEY_MAX_BYTES, VALUE_MAX_BYTES) <= REGION_BYTES);
     assert!(entry::padded_bytes(KEY_MAX_BYTES, LARGE_VALUE_BYTES) <= SEGMENT_BYTES);
     assert!(size_class::bytes(size_class::LAST) == REGION_BYTES);
-    assert!(catalog::CATALOG_BYTES <= REGION_BYTES);
-    assert!(8 << DEPTH_MAX <= REGION_BYTES, "a directory is in one region");
+    const { assert!(catalog::CATALOG_BYTES <= REGION_BYTES) };
+    const { assert!(8 << DEPTH_MAX <= REGION_BYTES, "a directory is in one region") };
     assert_eq!(REGION_BYTES % SEGMENT_BYTES, 0);
     assert_eq!(line::INDEX_SEGMENT_BYTES, 68 << 10);
     assert!(u16::try_from(KEY_MAX_BYTES).is_ok() && u32::try_from(VALUE_MAX_BYTES).is_ok());
