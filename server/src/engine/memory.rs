@@ -4,6 +4,7 @@
 //! a log segment and belongs to one table's log, or to the index ([`super::meta`]). Free blocks
 //! are reused last in, first out: their lines are still in the cache.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -360,23 +361,45 @@ impl Pool {
         (free.made, free.made_bytes)
     }
 
-    /// Adds up blocks, those of one table's log only if `owner` is given.
-    pub(super) fn totals(&self, owner: Option<u32>) -> BlockTotals {
+    /// Adds up all blocks.
+    pub(super) fn totals(&self) -> BlockTotals {
         let mut totals = BlockTotals::default();
-        let block_bytes = self.block_bytes as u64;
-        for region in self.regions.iter().filter_map(OnceLock::get) {
-            for block in &region.blocks {
-                if owner.is_some_and(|owner| block.owner.load(Ordering::Relaxed) != owner) {
-                    continue;
-                }
-                match block.used_for.load(Ordering::Relaxed) {
-                    used if used == Use::Free as u32 => totals.free += block_bytes,
-                    used if used == Use::Meta as u32 => totals.meta += block_bytes,
-                    _ => totals.log += block_bytes,
-                }
-                totals.live += u64::from(block.live.load(Ordering::Relaxed) & !ACTIVE);
+        self.each_block(|_, used, live| match used {
+            Use::Free => totals.free += self.block_bytes as u64,
+            Use::Meta => totals.meta += self.block_bytes as u64,
+            Use::Log | Use::RunTail => {
+                totals.log += self.block_bytes as u64;
+                totals.live += live;
             }
-        }
+        });
         totals
+    }
+
+    /// Adds up the blocks of logs by their tables' ids.
+    pub(super) fn logs(&self) -> BTreeMap<u32, BlockTotals> {
+        let mut logs = BTreeMap::<u32, BlockTotals>::new();
+        self.each_block(|owner, used, live| {
+            if matches!(used, Use::Log | Use::RunTail) {
+                let totals = logs.entry(owner).or_default();
+                totals.log += self.block_bytes as u64;
+                totals.live += live;
+            }
+        });
+        logs
+    }
+
+    /// Owner, use and live bytes of every block, each at some moment.
+    fn each_block(&self, mut each: impl FnMut(u32, Use, u64)) {
+        let blocks = self.regions.iter().filter_map(OnceLock::get).flat_map(|r| &r.blocks);
+        for block in blocks {
+            let used = match block.used_for.load(Ordering::Relaxed) {
+                used if used == Use::Free as u32 => Use::Free,
+                used if used == Use::Meta as u32 => Use::Meta,
+                used if used == Use::RunTail as u32 => Use::RunTail,
+                _ => Use::Log,
+            };
+            let live = block.live.load(Ordering::Relaxed) & !ACTIVE;
+            each(block.owner.load(Ordering::Relaxed), used, u64::from(live));
+        }
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
     pub fn memory_status(&self) -> MemoryStatus {
         let pool = &self.shared.pool;
         let (regions, region_bytes) = pool.made();
-        let totals = pool.totals(None);
+        let totals = pool.totals();
         let tables = self.by_id.load_full();
         let rest: usize = tables.iter().map(|table| table.log.rest_bytes(pool)).sum();
         let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();

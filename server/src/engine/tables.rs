@@ -18,6 +18,7 @@ use rand::rngs::StdRng;
 use super::bucket::header_at;
 use super::index::{Segment, invalidate};
 use super::log::Log;
+use super::memory::BlockTotals;
 use super::table::Table;
 use super::{Engine, publish};
 
@@ -167,7 +168,9 @@ impl Engine {
     #[must_use]
     pub fn list_tables(&self) -> Vec<TableStatus> {
         let tables: Vec<_> = self.tables.lock().by_name.values().cloned().collect();
-        tables.iter().map(|table| table.status()).collect()
+        let logs = self.shared.pool.logs();
+        let log = |id| logs.get(&id).copied().unwrap_or_default();
+        tables.iter().map(|table| table.status(log(table.id()))).collect()
     }
 
     /// Removes a table. Its log is free at once; what a session up to `session_watermark` may
@@ -244,15 +247,14 @@ impl Table {
         state.count = 0;
     }
 
-    fn status(&self) -> TableStatus {
-        let totals = self.shared.pool.totals(Some(self.id()));
+    fn status(&self, log: BlockTotals) -> TableStatus {
         TableStatus {
             name: self.name().to_owned(),
             id: self.id(),
             options: self.options(),
             keys: self.index.keys(),
-            live_bytes: totals.live,
-            log_bytes: totals.log,
+            live_bytes: log.live,
+            log_bytes: log.log,
             index_bytes: self.account.index_bytes(),
             splits: self.index.splits.load(Ordering::Relaxed),
         }

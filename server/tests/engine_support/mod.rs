@@ -184,6 +184,22 @@ impl<'a> RawReader<'a> {
         None
     }
 
+    /// The slots that match the key now.
+    pub(crate) fn slots_of(&self, key: &[u8]) -> Vec<Slot> {
+        let hash = KeyHash::of(self.record.hash_seed.get(), key);
+        let lines = self.lines(self.segment(hash), hash);
+        let matching = lines.iter().flat_map(slots);
+        matching.filter(|s| s.fingerprint() == hash.fingerprint() && !s.is_empty()).collect()
+    }
+
+    /// What a client finds that remembers a slot and looks no further.
+    pub(crate) fn follow(&self, slot: Slot, key: &[u8]) -> Raw {
+        match self.entry(slot, key) {
+            Some(Some((header, value))) => Raw::Hit(header, value),
+            _ => Raw::Unproven,
+        }
+    }
+
     /// One GET.
     pub(crate) fn get(&self, key: &[u8]) -> Raw {
         let hash = KeyHash::of(self.record.hash_seed.get(), key);
