@@ -1,0 +1,333 @@
+//! RPC: encode, post, wait.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use onesided_fabric::{Buffer, Opcode, PostError, WorkRequest};
+use onesided_protocol::rpc::{Answer, Op, Reply, Request};
+use tokio::sync::Semaphore;
+
+use super::connection::Connection;
+use super::driver;
+use super::pending::Collected;
+use super::staging::Keep;
+use super::time::Deadline;
+use crate::error::Error;
+
+/// A buffer for encoding that became longer than this is not kept.
+const SCRATCH_KEEP_BYTES: usize = 1 << 20;
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    /// 0 for what changes nothing.
+    pub(crate) sequence: u64,
+    pub(crate) table: u32,
+    pub(crate) op: &'a Op<'a>,
+}
+
+/// The server's answer, and the staging memory that it may point into.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    message: Buffer,
+    pub(crate) keep: Option<Keep>,
+}
+
+impl Answered {
+    /// What came of the request.
+    pub(crate) fn reply(&self) -> Result<Reply<'_>, Error> {
+        Ok(Answer::decode(&self.message)?.result?)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// The connection was lost; the request had left, or not.
+    Lost { sent: bool },
+    /// The time was over; the request had left, or not.
+    TimedOut { sent: bool },
+    /// It cannot be sent.
+    Failed(Error),
+}
+
+impl Connection {
+    /// Sends a request and waits for its answer.
+    pub(crate) async fn call(
+        &self,
+        outgoing: Outgoing<'_>,
+        keep: Option<Keep>,
+        by: Deadline,
+    ) -> Result<Answered, CallError> {
+        self.acquire(&self.slots, 1, by).await?;
+        let mut waiter = match self.acquire(&self.credits, 1, by).await {
+            Ok(()) => self.register(1, true, keep, by)?,
+            Err(error) => {
+                self.slots.add_permits(1);
+                return Err(error);
+            }
+        };
+        let full = CHAIN.with_borrow_mut(|chain| {
+            chain.push_back(self.encode(waiter.id, outgoing));
+            let posted = self.post(chain);
+            posted.map(|()| chain.pop_front()).inspect_err(|_| chain.clear())
+        })?;
+        if let Some(request) = full {
+            self.post_all(VecDeque::from([request]), by, |_| {}).await?;
+        }
+        waiter.unposted = 0;
+        waiter.answer(by).await
+    }
+
+    /// Sends requests behind one doorbell as far as credits go, and waits for all answers.
+    pub(crate) async fn call_many(
+        &self,
+        outgoing: &[Outgoing<'_>],
+        by: Deadline,
+    ) -> Vec<Result<Answered, CallError>> {
+        let mut answers = Vec::with_capacity(outgoing.len());
+        let credits = self.welcome().credits.max(1) as usize;
+        for batch in outgoing.chunks(credits.min(64)) {
+            match self.post_batch(batch, by).await {
+                Ok(waiters) => {
+                    for mut waiter in waiters {
+                        answers.push(waiter.answer(by).await);
+                    }
+                }
+                Err(error) => answers.push(Err(error)),
+            }
+            if matches!(answers.last(), Some(Err(_))) {
+                break;
+            }
+        }
+        // What was not tried was not sent, and ends as the one before it.
+        while answers.len() < outgoing.len() {
+            let timed_out = matches!(answers.last(), Some(Err(CallError::TimedOut { .. })));
+            answers.push(Err(match timed_out {
+                true => CallError::TimedOut { sent: false },
+                false => CallError::Lost { sent: false },
+            }));
+        }
+        answers
+    }
+
+    async fn post_batch<'a>(
+        &'a self,
+        batch: &[Outgoing<'_>],
+        by: Deadline,
+    ) -> Result<Vec<Waiter<'a>>, CallError> {
+        let count = batch.len() as u32;
+        self.acquire(&self.slots, count, by).await?;
+        if let Err(error) = self.acquire(&self.credits, count, by).await {
+            self.slots.add_permits(batch.len());
+            return Err(error);
+        }
+        let mut waiters = Vec::with_capacity(batch.len());
+        let mut chain = VecDeque::with_capacity(batch.len());
+        for outgoing in batch {
+            let waiter = self.register(1, true, None, by)?;
+            chain.push_back(self.encode(waiter.id, *outgoing));
+            waiters.push(waiter);
+        }
+        let total = chain.len();
+        let posted = self
+            .post_all(chain, by, |left| {
+                let posted = total - left;
+                waiters[..posted].iter_mut().for_each(|waiter| waiter.unposted = 0);
+            })
+            .await;
+        match posted {
+            Ok(()) => Ok(waiters),
+            // Some may have left: each waiter knows, and says so.
+            Err(_) if waiters.iter().any(|waiter| waiter.unposted == 0) => Ok(waiters),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A permit, or as many as asked for; the caller gives them back.
+    pub(super) async fn acquire(
+        &self,
+        permits: &Semaphore,
+        count: u32,
+        by: Deadline,
+    ) -> Result<(), CallError> {
+        use tokio::sync::TryAcquireError;
+        match permits.try_acquire_many(count) {
+            Ok(permit) => {
+                permit.forget();
+                return Ok(());
+            }
+            Err(TryAcquireError::Closed) => return Err(CallError::Lost { sent: false }),
+            Err(TryAcquireError::NoPermits) => {}
+        }
+        match self.shared.ticker.timed(by, permits.acquire_many(count)).await {
+            Ok(Ok(permit)) => {
+                permit.forget();
+                Ok(())
+            }
+            Ok(Err(_closed)) => Err(CallError::Lost { sent: false }),
+            Err(_) => Err(CallError::TimedOut { sent: false }),
+        }
+    }
+
+    pub(super) fn register(
+        &self,
+        count: u32,
+        is_rpc: bool,
+        keep: Option<Keep>,
+        by: Deadline,
+    ) -> Result<Waiter<'_>, CallError> {
+        let no_slot = || CallError::Failed(Error::BadAnswer("more requests pending than slots"));
+        let id = self.pending.register(count, is_rpc, by.at, keep).ok_or_else(no_slot)?;
+        let waiter = Waiter { connection: self, id, unposted: count, counted: false, spun: false };
+        // Either this sees the loss, or the loss sees the slot.
+        if self.is_alive() { Ok(waiter) } else { Err(CallError::Lost { sent: false }) }
+    }
+
+    fn encode(&self, id: u64, outgoing: Outgoing<'_>) -> WorkRequest {
+        let message = SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            let Outgoing { sequence, table, op } = outgoing;
+            Request { id, sequence, table, op: op.clone() }.encode(scratch);
+            let message = self.shared.pool.copy_of(scratch);
+            if scratch.capacity() > SCRATCH_KEEP_BYTES {
+                *scratch = Vec::new();
+            }
+            message
+        });
+        WorkRequest { id, signaled: false, op: Opcode::Send { message } }
+    }
+
+    /// Posts what the fabric takes now. `Ok`: what is left in the chain found it full.
+    fn post(&self, chain: &mut VecDeque<WorkRequest>) -> Result<(), CallError> {
+        match self.endpoint().post(chain) {
+            Ok(()) | Err(PostError::Full) => Ok(()),
+            Err(PostError::Closed) => {
+                self.mark_lost("the connection is closed");
+                Err(CallError::Lost { sent: false })
+            }
+            Err(PostError::TooLong { len_bytes, max_bytes }) => {
+                Err(CallError::Failed(Error::TooLarge(format!(
+                    "a request of {len_bytes} bytes, but {} carries {max_bytes}; a shorter key, \
+                     or the tcp fabric, helps",
+                    self.caps().kind
+                ))))
+            }
+            Err(PostError::NotOneSided) => {
+                Err(CallError::Failed(Error::BadAnswer("READs posted on a fabric without them")))
+            }
+        }
+    }
+
+    /// Posts all of the chain, waiting for room when the fabric is full. `progress` is told how
+    /// many are left after each attempt.
+    pub(super) async fn post_all(
+        &self,
+        mut chain: VecDeque<WorkRequest>,
+        by: Deadline,
+        mut progress: impl FnMut(usize),
+    ) -> Result<(), CallError> {
+        poll_fn(|cx| {
+            // The second attempt is after the waker is known: no wake-up is missed.
+            for attempt in 0..2 {
+                let posted = self.post(&mut chain);
+                progress(chain.len());
+                if posted.is_err() || chain.is_empty() {
+                    return Poll::Ready(posted);
+                }
+                if attempt == 0 {
+                    self.dispatch();
+                    self.block(cx.waker());
+                }
+            }
+            if by.is_over() {
+                return Poll::Ready(Err(CallError::TimedOut { sent: false }));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static CHAIN: RefCell<VecDeque<WorkRequest>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Waits for a slot. Dropped before, it leaves the slot to whatever is still to come.
+pub(super) struct Waiter<'a> {
+    connection: &'a Connection,
+    pub(super) id: u64,
+    /// Requests of the slot that were not posted.
+    pub(super) unposted: u32,
+    counted: bool,
+    spun: bool,
+}
+
+impl Waiter<'_> {
+    async fn answer(&mut self, by: Deadline) -> Result<Answered, CallError> {
+        let sent = self.unposted == 0;
+        match self.collected(by).await? {
+            Collected { answer: Some(message), keep, .. } => Ok(Answered { message, keep }),
+            Collected { .. } => Err(CallError::Lost { sent }),
+        }
+    }
+
+    /// Waits until all of the slot is complete.
+    pub(super) async fn collected(&mut self, by: Deadline) -> Result<Collected, CallError> {
+        poll_fn(|cx| self.poll(cx, by)).await
+    }
+
+    fn poll(&mut self, cx: &Context<'_>, by: Deadline) -> Poll<Result<Collected, CallError>> {
+        let connection = self.connection;
+        self.spin();
+        if !connection.pending.watch(self.id, cx.waker()) {
+            if by.is_over() {
+                return Poll::Ready(Err(CallError::TimedOut { sent: self.unposted == 0 }));
+            }
+            if !self.counted && !driver::is_driver() {
+                self.counted = true;
+                if connection.waiting.fetch_add(1, Ordering::AcqRel) == 0 {
+                    connection.shared.ticker.kick();
+                }
+            }
+            return Poll::Pending;
+        }
+        let sent = self.unposted == 0;
+        match connection.pending.collect(self.id) {
+            Some(collected) => {
+                connection.slots.add_permits(1);
+                Poll::Ready(Ok(collected))
+            }
+            None => Poll::Ready(Err(CallError::Lost { sent })),
+        }
+    }
+
+    /// Polls for a bounded time before sleeping.
+    fn spin(&mut self) {
+        let spin = self.connection.spin();
+        if std::mem::replace(&mut self.spun, true) || spin.is_zero() {
+            return;
+        }
+        let start = Instant::now();
+        while !self.connection.pending.is_done(self.id) && start.elapsed() < spin {
+            if self.connection.dispatch() == 0 {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.connection.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        let freed = self.connection.pending.abandon(self.id, self.unposted);
+        self.connection.give_back(freed);
+    }
+}

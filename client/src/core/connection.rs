@@ -1,0 +1,373 @@
+//! One session's life on one server.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use onesided_fabric::{
+    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, FabricKind,
+    Memory, Outcome, Wait,
+};
+use onesided_protocol::control::Welcome;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::clock::ServerClock;
+use super::pending::{Freed, Pending};
+use super::session::Session;
+use super::staging::Staging;
+use super::time::Ticker;
+use crate::error::Error;
+use crate::options::Options;
+use crate::stats::ClientStats;
+
+/// Operations that may be pending at once, READs included, beside the RPCs that have credits.
+const SLOTS: usize = 1024;
+/// Completions taken from the queue at a time.
+const POLL_MAX: usize = 64;
+/// How long a driver sleeps at most when another thread waits on the queue.
+const BUSY_SLEEP: Duration = Duration::from_millis(10);
+
+/// What all connections of a client share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) stats: ClientStats,
+    pub(crate) ticker: Ticker,
+    pub(crate) pool: BufferPool,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            stats: ClientStats::default(),
+            ticker: Ticker::default(),
+            pool: BufferPool::new(),
+        })
+    }
+}
+
+/// What a connection is made of.
+pub(crate) struct Parts {
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+    pub(crate) welcome: Welcome,
+    pub(crate) staging: Option<Arc<Memory>>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) clock: ServerClock,
+}
+
+/// One session's life on one server, over one fabric.
+///
+/// Whoever polls the completion queue completes what is pending for everybody. A lost connection
+/// stays lost: the next one is another `Connection`.
+pub struct Connection {
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn CompletionQueue>,
+    caps: Caps,
+    welcome: Welcome,
+    clock: ServerClock,
+    pub(super) session: Arc<Session>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) staging: Option<Staging>,
+    pub(super) pending: Pending,
+    /// One permit for each slot of `pending`.
+    pub(super) slots: Semaphore,
+    /// One permit for each request that the server takes at once.
+    pub(super) credits: Semaphore,
+    /// Futures that wait without driving: the reactor has to.
+    pub(super) waiting: AtomicUsize,
+    /// Held by who dispatches.
+    queue: Mutex<Vec<Completion>>,
+    /// Posts that found the send queue full.
+    blocked: Mutex<Vec<Waker>>,
+    /// Threads that drive, or would if another did not.
+    drivers: Mutex<Vec<Thread>>,
+    alive: AtomicBool,
+    lost: OnceLock<String>,
+    on_lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("fabric", &self.caps.kind)
+            .field("session", &self.welcome.session)
+            .field("alive", &self.is_alive())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// A connection without threads, for simulations: nothing happens but in calls, and
+    /// completions arrive when [`Self::dispatch`] is called.
+    #[must_use]
+    pub fn from_parts(
+        endpoint: Arc<dyn Endpoint>,
+        cq: Arc<dyn CompletionQueue>,
+        welcome: Welcome,
+        staging: Option<Arc<Memory>>,
+        options: Options,
+    ) -> Arc<Self> {
+        let session = Session::new(welcome.session, welcome.resume_key, welcome.applied_sequence);
+        let now = Instant::now();
+        let clock = ServerClock::new(welcome.clock_ns, now, now);
+        let parts = Parts { endpoint, cq, welcome, staging, session, clock };
+        Self::new(parts, Shared::new(options))
+    }
+
+    pub(crate) fn new(parts: Parts, shared: Arc<Shared>) -> Arc<Self> {
+        let credits = parts.welcome.credits.max(1) as usize;
+        let pending = Pending::new(SLOTS + credits);
+        Arc::new(Self {
+            caps: parts.endpoint.caps(),
+            endpoint: parts.endpoint,
+            cq: parts.cq,
+            welcome: parts.welcome,
+            clock: parts.clock,
+            session: parts.session,
+            shared,
+            staging: parts.staging.map(Staging::new),
+            slots: Semaphore::new(pending.capacity()),
+            pending,
+            credits: Semaphore::new(credits),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::new(Vec::with_capacity(POLL_MAX)),
+            blocked: Mutex::default(),
+            drivers: Mutex::default(),
+            alive: AtomicBool::new(true),
+            lost: OnceLock::new(),
+            on_lost: OnceLock::new(),
+        })
+    }
+
+    /// The endpoint, for READs that are loads.
+    #[inline]
+    #[must_use]
+    pub fn endpoint(&self) -> &dyn Endpoint {
+        &*self.endpoint
+    }
+
+    /// What the endpoint can do.
+    #[inline]
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    /// What the server said at hello.
+    #[must_use]
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// The client's counters.
+    #[inline]
+    #[must_use]
+    pub fn stats(&self) -> &ClientStats {
+        &self.shared.stats
+    }
+
+    /// The client's options.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// The server's clock.
+    #[must_use]
+    pub fn clock(&self) -> &ServerClock {
+        &self.clock
+    }
+
+    /// The server's Unix time in ns, and how wrong that may be, in ns either way.
+    #[must_use]
+    pub fn server_now(&self) -> (u64, u64) {
+        self.clock.now_ns()
+    }
+
+    /// Whether it is not known to be lost. Cheap enough for every GET.
+    #[inline]
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    /// The error of an access that the fabric refused.
+    #[must_use]
+    pub fn access_error(&self, error: AccessError) -> Error {
+        if self.is_alive() { Error::Access(error) } else { self.lost_error() }
+    }
+
+    /// The error of a region that could not be attached.
+    #[must_use]
+    pub fn attach_error(&self, error: AttachError) -> Error {
+        match error {
+            AttachError::Closed => self.lost_error(),
+            error => Error::Attach(error),
+        }
+    }
+
+    pub(crate) fn completions(&self) -> &dyn CompletionQueue {
+        &*self.cq
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) fn staging(&self) -> Option<&Staging> {
+        self.staging.as_ref()
+    }
+
+    pub(crate) fn lost_reason(&self) -> &str {
+        self.lost.get().map_or("the connection was lost", String::as_str)
+    }
+
+    pub(crate) fn lost_error(&self) -> Error {
+        Error::ConnectionLost(self.lost_reason().to_owned())
+    }
+
+    /// Called once, when the connection is lost; set before it is used.
+    pub(crate) fn set_on_lost(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _only_once = self.on_lost.set(Box::new(hook));
+        if !self.is_alive() {
+            self.call_on_lost();
+        }
+    }
+
+    fn call_on_lost(&self) {
+        if let Some(hook) = self.on_lost.get() {
+            hook();
+        }
+    }
+
+    /// Ends the connection: everything that is pending fails, nothing new begins. Whoever waits
+    /// is woken. Idempotent.
+    pub(crate) fn mark_lost(&self, reason: &str) {
+        self.lost.get_or_init(|| reason.to_owned());
+        if !self.alive.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        self.endpoint.close();
+        self.credits.close();
+        self.slots.close();
+        self.pending.fail_all();
+        self.wake_blocked();
+        self.drivers.lock().iter().for_each(Thread::unpark);
+        self.cq.wake();
+        self.shared.ticker.kick();
+        self.call_on_lost();
+    }
+
+    /// Takes completions from the queue and completes what they belong to. Returns how many there
+    /// were; 0 also if another thread does the same at this moment.
+    pub fn dispatch(&self) -> usize {
+        match self.queue.try_lock() {
+            Some(mut completions) => self.dispatch_into(&mut completions),
+            None => 0,
+        }
+    }
+
+    /// As [`Self::dispatch`], after whoever does the same: nothing that is in the queue before
+    /// the call is left there.
+    fn dispatch_all(&self) {
+        let mut completions = self.queue.lock();
+        while self.dispatch_into(&mut completions) == POLL_MAX {}
+    }
+
+    fn dispatch_into(&self, completions: &mut Vec<Completion>) -> usize {
+        let taken = self.cq.poll(completions, POLL_MAX);
+        completions.drain(..).for_each(|completion| self.complete(completion));
+        if taken > 0 {
+            self.wake_blocked();
+        }
+        taken
+    }
+
+    fn complete(&self, completion: Completion) {
+        let id = completion.id;
+        let freed = match completion.outcome {
+            Outcome::Received(answer) => match answer.first_chunk() {
+                Some(id) => self.pending.answered(u64::from_le_bytes(*id), answer),
+                None => return self.mark_lost("the server sent a message without an id"),
+            },
+            Outcome::Read(buffer) => self.pending.read(id, buffer),
+            Outcome::Failed(error, _buffer) => self.pending.failed(id, error),
+            Outcome::Disconnected(reason) => return self.mark_lost(&reason),
+            // Nothing of these is asked for by a client.
+            Outcome::Written(_) | Outcome::Atomic(_) | Outcome::Sent(_) => return,
+            Outcome::Connected(_) => return,
+        };
+        self.give_back(freed);
+    }
+
+    pub(super) fn give_back(&self, freed: Freed) {
+        if freed.credit {
+            self.credits.add_permits(1);
+        }
+        if freed.slot {
+            self.slots.add_permits(1);
+        }
+    }
+
+    pub(super) fn block(&self, waker: &Waker) {
+        self.blocked.lock().push(waker.clone());
+        self.shared.ticker.kick();
+    }
+
+    pub(crate) fn wake_blocked(&self) {
+        let blocked = std::mem::take(&mut *self.blocked.lock());
+        blocked.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn has_blocked(&self) -> bool {
+        !self.blocked.lock().is_empty()
+    }
+
+    /// Whether somebody waits who does not drive.
+    pub(crate) fn needs_reactor(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 || self.has_blocked()
+    }
+
+    pub(crate) fn wake_expired(&self, now: Instant) {
+        self.pending.wake_expired(now);
+    }
+
+    /// Sleeps until something completes (or `timeout`, or `cancelled` before), and dispatches.
+    pub(crate) fn drive(&self, timeout: Duration, cancelled: impl Fn() -> bool) {
+        let me = std::thread::current();
+        let id = me.id();
+        // Registered before waiting: whoever leaves the queue meanwhile hands over to us.
+        self.drivers.lock().push(me);
+        if !cancelled() && self.is_alive() {
+            match self.cq.wait(timeout) {
+                Wait::Busy => std::thread::park_timeout(timeout.min(BUSY_SLEEP)),
+                Wait::Ready | Wait::TimedOut => {}
+            }
+        }
+        self.drivers.lock().retain(|driver| driver.id() != id);
+        self.dispatch_all();
+    }
+
+    /// A driver that needs no more completions lets another one wait on the queue.
+    pub(crate) fn hand_over(&self) {
+        if let Some(next) = self.drivers.lock().last() {
+            next.unpark();
+        }
+    }
+
+    /// How long a call polls before it sleeps.
+    pub(super) fn spin(&self) -> Duration {
+        if self.caps.kind == FabricKind::Shm { self.shared.options.spin } else { Duration::ZERO }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.endpoint.close();
+    }
+}

@@ -1,0 +1,33 @@
+//! One connection and what runs on it: no threads, no runtime, no clock but `Instant`. Who holds
+//! a [`Connection`] without threads (a simulation) pumps [`Connection::dispatch`].
+//!
+//! | module | what |
+//! |---|---|
+//! | `connection` | one session's life on one server: who polls, who is told, when it is lost |
+//! | `pending` | what was asked and not answered yet: a bounded slab |
+//! | `call` | RPC: encode, post, wait |
+//! | `reads` | READs behind one doorbell |
+//! | `session` | sequence numbers of mutations |
+//! | `staging` | memory for values that do not fit into a message |
+//! | `clock` | the server's clock, with an error bound |
+//! | `time` | deadlines without a runtime's timers |
+//! | `driver` | a blocked thread polls the completion queue itself |
+
+mod call;
+mod clock;
+mod connection;
+mod driver;
+mod pending;
+mod reads;
+mod session;
+mod staging;
+mod time;
+
+pub(crate) use call::{Answered, CallError, Outgoing};
+pub use clock::ServerClock;
+pub use connection::Connection;
+pub(crate) use connection::{Parts, Shared};
+pub(crate) use driver::block_on;
+pub(crate) use session::{SequenceTicket, Session};
+pub(crate) use staging::{Keep, Staging};
+pub(crate) use time::{Deadline, TICK, Ticker, TimedOut};

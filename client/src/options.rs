@@ -1,0 +1,237 @@
+//! What can be chosen: per client and per PUT.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use onesided_protocol::rpc::{Expect, Ttl};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::url::Url;
+
+/// Which fabric to use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum FabricChoice {
+    /// The best that both sides have: shm on the same host, verbs, else tcp. A fallback is logged.
+    #[default]
+    Auto,
+    /// Shared memory, or an error.
+    Shm,
+    /// RDMA, or an error.
+    Verbs,
+    /// A byte stream, or an error. Every GET is then an RPC.
+    Tcp,
+}
+
+impl FromStr for FabricChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "shm" => Ok(Self::Shm),
+            "verbs" => Ok(Self::Verbs),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(format!("`{name}` is no fabric; there are auto, shm, verbs, tcp")),
+        }
+    }
+}
+
+/// Options of one PUT: `PutOptions::default().ttl(Ttl::Seconds(60)).expect(Expect::Absent)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PutOptions {
+    /// How long the value lives.
+    pub ttl: Ttl,
+    /// The user's own flags, returned with the value.
+    pub user_flags: u32,
+    /// Condition; otherwise [`Error::Unexpected`].
+    pub expect: Expect,
+}
+
+impl PutOptions {
+    /// Sets how long the value lives.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Ttl) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Sets the user's own flags.
+    #[must_use]
+    pub fn user_flags(mut self, user_flags: u32) -> Self {
+        self.user_flags = user_flags;
+        self
+    }
+
+    /// Sets the condition.
+    #[must_use]
+    pub fn expect(mut self, expect: Expect) -> Self {
+        self.expect = expect;
+        self
+    }
+}
+
+/// Options of a client, as they are used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which fabric.
+    pub fabric: FabricChoice,
+    /// Authenticates; empty = none.
+    pub token: String,
+    /// Bound of one attempt to connect, hello and fabric included.
+    pub connect_timeout: Duration,
+    /// Bound of one operation, waiting for a reconnection included.
+    pub operation_timeout: Duration,
+    /// A server that is silent for this long is lost.
+    pub silence_timeout: Duration,
+    /// Whether to connect again after a loss.
+    pub reconnect: bool,
+    /// How long to try to; `None` = as long as the client lives.
+    pub reconnect_timeout: Option<Duration>,
+    /// How long a call polls before it sleeps (shm only).
+    pub spin: Duration,
+    /// Bound of the bucket cache, over all tables.
+    pub cache_bytes: usize,
+    /// Fill the bucket cache when a table is opened.
+    pub prefill: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            fabric: FabricChoice::Auto,
+            token: String::new(),
+            connect_timeout: Duration::from_secs(3),
+            operation_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(4),
+            reconnect: true,
+            reconnect_timeout: None,
+            spin: Duration::from_micros(20),
+            cache_bytes: 256 << 20,
+            prefill: false,
+        }
+    }
+}
+
+/// Makes a [`Client`]: `Client::builder().url("onesided://127.0.0.1:7411").connect().await`.
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    url: String,
+    fabric: Option<FabricChoice>,
+    options: Options,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        let url = "onesided://127.0.0.1:7411".to_owned();
+        Self { url, fabric: None, options: Options::default() }
+    }
+}
+
+impl ClientBuilder {
+    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME]`.
+    #[must_use]
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = url.into();
+        self
+    }
+
+    /// Which fabric to use; takes precedence over the URL's.
+    #[must_use]
+    pub fn fabric(mut self, fabric: FabricChoice) -> Self {
+        self.fabric = Some(fabric);
+        self
+    }
+
+    /// The token that the server expects.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.options.token = token.into();
+        self
+    }
+
+    /// Bound of one attempt to connect \[3,000\].
+    #[must_use]
+    pub fn connect_timeout_ms(mut self, ms: u64) -> Self {
+        self.options.connect_timeout = at_least_1_ms(ms);
+        self
+    }
+
+    /// Bound of one operation, waiting for a reconnection included \[5,000\].
+    #[must_use]
+    pub fn operation_timeout_ms(mut self, ms: u64) -> Self {
+        self.options.operation_timeout = at_least_1_ms(ms);
+        self
+    }
+
+    /// A server that does not answer heartbeats for this long is lost \[4,000\].
+    #[must_use]
+    pub fn silence_timeout_ms(mut self, ms: u64) -> Self {
+        self.options.silence_timeout = at_least_1_ms(ms);
+        self
+    }
+
+    /// Whether to connect again after a loss \[true\].
+    #[must_use]
+    pub fn reconnect(mut self, reconnect: bool) -> Self {
+        self.options.reconnect = reconnect;
+        self
+    }
+
+    /// How long to try to connect again; 0 = as long as the client lives \[0\].
+    #[must_use]
+    pub fn reconnect_timeout_ms(mut self, ms: u64) -> Self {
+        self.options.reconnect_timeout = (ms > 0).then(|| Duration::from_millis(ms));
+        self
+    }
+
+    /// How long a call polls before it sleeps, shm only \[20\].
+    #[must_use]
+    pub fn spin_us(mut self, us: u64) -> Self {
+        self.options.spin = Duration::from_micros(us.min(1_000_000));
+        self
+    }
+
+    /// Bound of the bucket cache, over all tables \[256 MiB\].
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.options.cache_bytes = bytes;
+        self
+    }
+
+    /// Fill the bucket cache when a table is opened \[false\].
+    #[must_use]
+    pub fn prefill(mut self, prefill: bool) -> Self {
+        self.options.prefill = prefill;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// When the URL is bad, the server cannot be reached or refuses, or the fabric that was asked
+    /// for cannot be had.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let (url, options) = self.into_parts()?;
+        // Connecting blocks: keep it off the runtime's threads, where there is a runtime.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Client::connect_now(&url, options);
+        };
+        let connected = runtime.spawn_blocking(move || Client::connect_now(&url, options)).await;
+        connected.map_err(|error| Error::System {
+            what: "a thread to connect on",
+            source: std::io::Error::other(error),
+        })?
+    }
+
+    pub(crate) fn into_parts(self) -> Result<(Url, Options), Error> {
+        let url = Url::parse(&self.url)?;
+        let mut options = self.options;
+        options.fabric = self.fabric.or(url.fabric).unwrap_or_default();
+        Ok((url, options))
+    }
+}
+
+fn at_least_1_ms(ms: u64) -> Duration {
+    Duration::from_millis(ms.max(1))
+}

@@ -1,0 +1,259 @@
+//! Counters of a client. A GET counts without a contended cache line: every thread adds to a
+//! shard of its own (as far as they go round), and reading sums them.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::Heartbeat;
+use serde::Serialize;
+
+const SHARDS: usize = 16;
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Counter {
+    /// GETs, each key of a get_many counted.
+    Gets,
+    /// GETs answered one-sidedly with a value.
+    OneSidedHits,
+    /// GETs answered one-sidedly with a miss.
+    OneSidedMisses,
+    /// Rounds that began with a cached bucket.
+    CacheHits,
+    /// Times that a READ or a batch of READs was waited for.
+    RoundTrips,
+    /// One-sided READs.
+    Reads,
+    /// Bytes of them.
+    ReadBytes,
+    /// Rounds that had to look again.
+    Retries,
+    /// Forwards followed.
+    ForwardHops,
+    /// Checksums that did not fit.
+    ChecksumFailures,
+    /// GETs that asked by RPC.
+    RpcGets,
+    /// PUTs.
+    RpcPuts,
+    /// DELETEs.
+    RpcDeletes,
+    /// Appends.
+    RpcAppends,
+    /// Increments.
+    RpcIncrements,
+    /// Touches.
+    RpcTouches,
+    /// Pings.
+    RpcPings,
+    /// Requests sent again after a broken connection.
+    RpcRetries,
+    /// Values that went through staging memory.
+    Staged,
+    /// Connections made after the first one.
+    Reconnects,
+}
+
+const COUNTERS: usize = Counter::Reconnects as usize + 1;
+
+/// The counters of one thread, or of several.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Shard {
+    counters: [AtomicU64; COUNTERS],
+}
+
+impl Shard {
+    /// Adds.
+    #[inline]
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Counts for one client.
+#[derive(Default)]
+pub struct ClientStats {
+    shards: [Shard; SHARDS],
+}
+
+impl std::fmt::Debug for ClientStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientStats").finish_non_exhaustive()
+    }
+}
+
+impl ClientStats {
+    /// This thread's shard: take it once for several additions.
+    #[inline]
+    #[must_use]
+    pub fn shard(&self) -> &Shard {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        let mut mine = MINE.get();
+        if mine == usize::MAX {
+            mine = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            MINE.set(mine);
+        }
+        &self.shards[mine % SHARDS]
+    }
+
+    /// Adds to one counter.
+    #[inline]
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.shard().add(counter, n);
+    }
+
+    /// `reads` READs were made, and waited for once.
+    #[inline]
+    pub fn one_sided_read(&self, reads: u64, bytes: u64) {
+        let shard = self.shard();
+        shard.add(Counter::RoundTrips, 1);
+        shard.add(Counter::Reads, reads);
+        shard.add(Counter::ReadBytes, bytes);
+    }
+
+    /// A round began with a cached bucket.
+    #[inline]
+    pub fn cache_hit(&self) {
+        self.add(Counter::CacheHits, 1);
+    }
+
+    /// A round had to look again.
+    #[inline]
+    pub fn retry(&self) {
+        self.add(Counter::Retries, 1);
+    }
+
+    /// A forward was followed.
+    #[inline]
+    pub fn forward_hop(&self) {
+        self.add(Counter::ForwardHops, 1);
+    }
+
+    /// A checksum did not fit.
+    #[inline]
+    pub fn checksum_failure(&self) {
+        self.add(Counter::ChecksumFailures, 1);
+    }
+
+    /// The sum over all threads.
+    #[must_use]
+    pub fn sum(&self, counter: Counter) -> u64 {
+        let load = |shard: &Shard| shard.counters[counter as usize].load(Ordering::Relaxed);
+        self.shards.iter().map(load).fold(0, u64::wrapping_add)
+    }
+
+    /// What the server is told.
+    #[must_use]
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        let hits = self.sum(Counter::OneSidedHits);
+        Heartbeat {
+            reads: self.sum(Counter::Reads),
+            read_bytes: self.sum(Counter::ReadBytes),
+            one_sided_gets: hits + self.sum(Counter::OneSidedMisses),
+            retries: self.sum(Counter::Retries),
+            checksum_failures: self.sum(Counter::ChecksumFailures),
+        }
+    }
+}
+
+/// A snapshot of a client's counters, per path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Stats {
+    /// Fabric in use.
+    pub fabric: String,
+    /// Whether there is a connection now.
+    pub connected: bool,
+    /// GETs, each key of a get_many counted.
+    pub gets: u64,
+    /// GETs answered one-sidedly with a value.
+    pub one_sided_hits: u64,
+    /// GETs answered one-sidedly with a miss.
+    pub one_sided_misses: u64,
+    /// Rounds that began with a cached bucket.
+    pub cache_hits: u64,
+    /// Times that a READ or a batch of READs was waited for.
+    pub round_trips: u64,
+    /// One-sided READs.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Rounds that had to look again.
+    pub retries: u64,
+    /// Forwards followed.
+    pub forward_hops: u64,
+    /// Checksums that did not fit.
+    pub checksum_failures: u64,
+    /// GETs that asked by RPC.
+    pub rpc_gets: u64,
+    /// PUTs.
+    pub rpc_puts: u64,
+    /// DELETEs.
+    pub rpc_deletes: u64,
+    /// Appends.
+    pub rpc_appends: u64,
+    /// Increments.
+    pub rpc_increments: u64,
+    /// Touches.
+    pub rpc_touches: u64,
+    /// Pings.
+    pub rpc_pings: u64,
+    /// Requests sent again after a broken connection.
+    pub rpc_retries: u64,
+    /// Values that went through staging memory.
+    pub staged: u64,
+    /// Connections made after the first one.
+    pub reconnects: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(stats: &ClientStats, fabric: FabricKind, connected: bool) -> Self {
+        let sum = |counter| stats.sum(counter);
+        Self {
+            fabric: fabric.to_string(),
+            connected,
+            gets: sum(Counter::Gets),
+            one_sided_hits: sum(Counter::OneSidedHits),
+            one_sided_misses: sum(Counter::OneSidedMisses),
+            cache_hits: sum(Counter::CacheHits),
+            round_trips: sum(Counter::RoundTrips),
+            reads: sum(Counter::Reads),
+            read_bytes: sum(Counter::ReadBytes),
+            retries: sum(Counter::Retries),
+            forward_hops: sum(Counter::ForwardHops),
+            checksum_failures: sum(Counter::ChecksumFailures),
+            rpc_gets: sum(Counter::RpcGets),
+            rpc_puts: sum(Counter::RpcPuts),
+            rpc_deletes: sum(Counter::RpcDeletes),
+            rpc_appends: sum(Counter::RpcAppends),
+            rpc_increments: sum(Counter::RpcIncrements),
+            rpc_touches: sum(Counter::RpcTouches),
+            rpc_pings: sum(Counter::RpcPings),
+            rpc_retries: sum(Counter::RpcRetries),
+            staged: sum(Counter::Staged),
+            reconnects: sum(Counter::Reconnects),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_add_up() {
+        let stats = ClientStats::default();
+        std::thread::scope(|scope| {
+            for _ in 0..2 * SHARDS {
+                scope.spawn(|| (0..100).for_each(|_| stats.add(Counter::Gets, 1)));
+            }
+        });
+        assert_eq!(stats.sum(Counter::Gets), 2 * SHARDS as u64 * 100);
+        assert_eq!(stats.sum(Counter::Reads), 0);
+    }
+}

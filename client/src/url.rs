@@ -1,0 +1,112 @@
+//! `onesided://HOST[:PORT][?fabric=NAME]`.
+
+use onesided_protocol::limits::DEFAULT_PORT;
+
+use crate::error::Error;
+use crate::options::FabricChoice;
+
+/// Where a server is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Url {
+    /// Name or address, without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) fabric: Option<FabricChoice>,
+}
+
+impl Url {
+    pub(crate) fn parse(url: &str) -> Result<Self, Error> {
+        parse(url).map_err(|reason| Error::BadUrl { url: url.to_owned(), reason })
+    }
+
+    /// Host and port, as people write them.
+    pub(crate) fn address(&self) -> String {
+        if self.host.contains(':') {
+            return format!("[{}]:{}", self.host, self.port);
+        }
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+fn parse(url: &str) -> Result<Url, String> {
+    let rest = url.strip_prefix("onesided://").ok_or("it does not begin with onesided://")?;
+    let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = split_port(authority)?;
+    if host.is_empty() {
+        return Err("the host is missing".to_owned());
+    }
+    if host.contains(['/', '@', ' ', '#']) {
+        return Err(format!("`{host}` is no host"));
+    }
+    let mut fabric = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("fabric", name)) => fabric = Some(name.parse::<FabricChoice>()?),
+            _ => return Err(format!("`{pair}` is no option; there is `fabric`")),
+        }
+    }
+    let port = port.map_or(Ok(DEFAULT_PORT), |port| {
+        port.parse::<u16>().ok().filter(|&port| port != 0).ok_or(format!("`{port}` is no port"))
+    })?;
+    Ok(Url { host: host.to_owned(), port, fabric })
+}
+
+fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, after) = rest.split_once(']').ok_or("`]` is missing")?;
+        return match after.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if after.is_empty() => Ok((host, None)),
+            None => Err(format!("`{after}` follows the address")),
+        };
+    }
+    match authority.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') => {
+            Err("an IPv6 address needs brackets: [::1]".to_owned())
+        }
+        Some((host, port)) => Ok((host, Some(port))),
+        None => Ok((authority, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(url: &str) -> (String, u16, Option<FabricChoice>) {
+        let url = Url::parse(url).unwrap();
+        (url.host, url.port, url.fabric)
+    }
+
+    #[test]
+    fn good_urls() {
+        assert_eq!(parts("onesided://127.0.0.1:9"), ("127.0.0.1".into(), 9, None));
+        assert_eq!(parts("onesided://db.example/"), ("db.example".into(), DEFAULT_PORT, None));
+        assert_eq!(parts("onesided://[::1]"), ("::1".into(), DEFAULT_PORT, None));
+        let with_fabric = parts("onesided://[fe80::1]:80?fabric=tcp");
+        assert_eq!(with_fabric, ("fe80::1".into(), 80, Some(FabricChoice::Tcp)));
+        assert_eq!(Url::parse("onesided://[::1]:5").unwrap().address(), "[::1]:5");
+    }
+
+    #[test]
+    fn bad_urls_say_what_is_wrong() {
+        for (url, reason) in [
+            ("redis://x", "begin with onesided://"),
+            ("onesided://", "host is missing"),
+            ("onesided://:7411", "host is missing"),
+            ("onesided://x:0", "no port"),
+            ("onesided://x:70000", "no port"),
+            ("onesided://x:", "no port"),
+            ("onesided://::1", "needs brackets"),
+            ("onesided://[::1", "is missing"),
+            ("onesided://[::1]x", "follows the address"),
+            ("onesided://x?fabric=ib", "ib"),
+            ("onesided://x?colour=red", "colour"),
+            ("onesided://a/b", "no host"),
+        ] {
+            let text = Url::parse(url).unwrap_err().to_string();
+            assert!(text.contains(reason), "{url}: {text}");
+        }
+    }
+}
