@@ -73,7 +73,9 @@ pub enum Error {
     #[error("connection lost: {0}; nothing was applied, try again when the server is back")]
     ConnectionLost(String),
     /// There was no answer in time. Nothing was applied.
-    #[error("`{what}` took longer than {after:?}; nothing was applied, try again or allow more time")]
+    #[error(
+        "`{what}` took longer than {after:?}; nothing was applied, try again or allow more time"
+    )]
     TimedOut {
         /// Which operation.
         what: &'static str,

@@ -1,1 +1,52 @@
+//! A key-value store that is read without asking: the client library.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), onesided::Error> {
+//! let client = onesided::Client::connect("onesided://127.0.0.1:7411").await?;
+//! let table = client.table("default").await?;
+//! table.put("greeting", "hello").await?;
+//! let value = table.get("greeting").await?;
+//! assert_eq!(value.as_deref(), Some(&b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without a runtime the same calls are in [`blocking`].
+//!
+//! | module | what |
+//! |---|---|
+//! | [`core`] | one connection: RPC, READs, completions; no threads |
+//! | `link`, `control`, `reactor` | connections come and go; the client's two threads |
+//! | `connect`, `frames`, `url` | set-up |
+//! | `rpc` | operations that outlive a connection and are applied once |
+//! | `read` | GET without asking |
+//! | [`Client`], [`Table`], [`blocking`] | the API |
 
+#![forbid(unsafe_code)]
+
+pub mod blocking;
+mod client;
+mod connect;
+mod control;
+pub mod core;
+mod error;
+mod frames;
+mod link;
+mod options;
+mod reactor;
+mod read;
+mod rpc;
+mod stats;
+mod table;
+mod url;
+mod value;
+
+pub use client::Client;
+pub use error::Error;
+pub use onesided_fabric::FabricKind;
+pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
+pub use onesided_protocol::rpc::{Expect, Ttl};
+pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
+pub use stats::{ClientStats, Counter, Shard, Stats};
+pub use table::Table;
+pub use value::{Value, Version};

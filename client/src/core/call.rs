@@ -271,6 +271,9 @@ pub(super) struct Waiter<'a> {
 impl Waiter<'_> {
     async fn answer(&mut self, by: Deadline) -> Result<Answered, CallError> {
         let sent = self.unposted == 0;
+        if !sent {
+            return Err(CallError::Lost { sent });
+        }
         match self.collected(by).await? {
             Collected { answer: Some(message), keep, .. } => Ok(Answered { message, keep }),
             Collected { .. } => Err(CallError::Lost { sent }),

@@ -215,6 +215,10 @@ impl Connection {
         &*self.cq
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }

@@ -29,5 +29,5 @@ pub use connection::Connection;
 pub(crate) use connection::{Parts, Shared};
 pub(crate) use driver::block_on;
 pub(crate) use session::{SequenceTicket, Session};
-pub(crate) use staging::{Keep, Staging};
-pub(crate) use time::{Deadline, TICK, Ticker, TimedOut};
+pub(crate) use staging::Keep;
+pub(crate) use time::{Deadline, TICK, TimedOut};

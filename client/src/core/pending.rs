@@ -262,7 +262,10 @@ mod tests {
         let second = pending.register(1, true, soon(), None).unwrap();
         assert_eq!(pending.answered(first, Buffer::default()), Freed::default());
         assert!(!pending.is_done(second));
-        assert_eq!(pending.answered(second, Buffer::default()), Freed { slot: false, credit: true });
+        assert_eq!(
+            pending.answered(second, Buffer::default()),
+            Freed { slot: false, credit: true }
+        );
         assert!(pending.collect(second).unwrap().answer.is_some());
         assert!(pending.collect(second).is_none());
     }

@@ -1,0 +1,228 @@
+//! The same API for threads without a runtime: the calling thread waits for its answer itself.
+
+use std::time::Duration;
+
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::{TableOptions, TableStatus};
+use onesided_protocol::rpc::{Expect, Ttl};
+
+use crate::core::block_on;
+use crate::error::Error;
+use crate::link::Link;
+use crate::options::{ClientBuilder, PutOptions};
+use crate::stats::Stats;
+use crate::value::{Value, Version};
+
+fn run<F: Future>(link: &Link, future: F) -> F::Output {
+    block_on(|| link.current(), future)
+}
+
+impl ClientBuilder {
+    /// Connects, blocking.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::connect`].
+    pub fn connect_blocking(self) -> Result<Client, Error> {
+        let (url, options) = self.into_parts()?;
+        Ok(Client { inner: crate::Client::connect_now(&url, options)? })
+    }
+}
+
+/// As [`crate::Client`], blocking.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: crate::Client,
+}
+
+impl Client {
+    /// As [`crate::Client::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder().url(url).connect_blocking()
+    }
+
+    /// A builder, for options; its end is [`ClientBuilder::connect_blocking`].
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// As [`crate::Client::table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        Ok(Table { inner: run(self.inner.link(), self.inner.table(name))? })
+    }
+
+    /// As [`crate::Client::tables`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tables(&self) -> Result<Vec<TableStatus>, Error> {
+        run(self.inner.link(), self.inner.tables())
+    }
+
+    /// As [`crate::Client::create_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table, Error> {
+        Ok(Table { inner: run(self.inner.link(), self.inner.create_table(name, options))? })
+    }
+
+    /// As [`crate::Client::alter_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alter_table(&self, name: &str, options: TableOptions) -> Result<(), Error> {
+        run(self.inner.link(), self.inner.alter_table(name, options))
+    }
+
+    /// As [`crate::Client::drop_table`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        run(self.inner.link(), self.inner.drop_table(name))
+    }
+
+    /// As [`crate::Client::server_stats`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn server_stats(&self) -> Result<Vec<(String, u64)>, Error> {
+        run(self.inner.link(), self.inner.server_stats())
+    }
+
+    /// As [`crate::Client::ping`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ping(&self) -> Result<Duration, Error> {
+        run(self.inner.link(), self.inner.ping())
+    }
+
+    /// As [`crate::Client::stats`].
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// As [`crate::Client::fabric`].
+    #[must_use]
+    pub fn fabric(&self) -> FabricKind {
+        self.inner.fabric()
+    }
+
+    /// The asynchronous client, on the same session.
+    #[must_use]
+    pub fn as_async(&self) -> &crate::Client {
+        &self.inner
+    }
+}
+
+/// As [`crate::Table`], blocking.
+#[derive(Clone, Debug)]
+pub struct Table {
+    inner: crate::Table,
+}
+
+impl Table {
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        run(self.inner.handle.link(), future)
+    }
+
+    /// As [`crate::Table::name`].
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// As [`crate::Table::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        self.run(self.inner.get(key))
+    }
+
+    /// As [`crate::Table::get_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+        self.run(self.inner.get_many(keys))
+    }
+
+    /// As [`crate::Table::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Version, Error> {
+        self.run(self.inner.put(key, value))
+    }
+
+    /// As [`crate::Table::put_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: PutOptions,
+    ) -> Result<Version, Error> {
+        self.run(self.inner.put_with(key, value, options))
+    }
+
+    /// As [`crate::Table::put_many`].
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<Version, Error>> {
+        self.run(self.inner.put_many(pairs))
+    }
+
+    /// As [`crate::Table::delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.run(self.inner.delete(key))
+    }
+
+    /// As [`crate::Table::delete_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, expect: Expect) -> Result<bool, Error> {
+        self.run(self.inner.delete_with(key, expect))
+    }
+
+    /// As [`crate::Table::append`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append(&self, key: impl AsRef<[u8]>, bytes: impl AsRef<[u8]>) -> Result<Version, Error> {
+        self.run(self.inner.append(key, bytes))
+    }
+
+    /// As [`crate::Table::increment`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn increment(&self, key: impl AsRef<[u8]>, by: i64) -> Result<i64, Error> {
+        self.run(self.inner.increment(key, by))
+    }
+
+    /// As [`crate::Table::touch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn touch(&self, key: impl AsRef<[u8]>, ttl: Ttl) -> Result<bool, Error> {
+        self.run(self.inner.touch(key, ttl))
+    }
+}

@@ -1,0 +1,228 @@
+//! Set-up: control connection, hello, and the best fabric that both sides have. Blocking.
+
+use std::io::{self, ErrorKind};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onesided_fabric::{CompletionQueue, Endpoint, Memory, shm, tcp};
+use onesided_protocol::control::{
+    FabricName, FabricOffer, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA, ToClient,
+    ToServer, Welcome,
+};
+use onesided_protocol::limits::{
+    KEY_MAX_BYTES, LAYOUT_VERSION, MESSAGE_OVERHEAD_BYTES, TICKET_BYTES, WIRE_VERSION_MAX,
+    WIRE_VERSION_MIN,
+};
+
+use crate::core::{Connection, Parts, ServerClock, Session, Shared};
+use crate::error::Error;
+use crate::frames::{ControlStream, write_all};
+use crate::options::FabricChoice;
+use crate::url::Url;
+
+/// Bytes that may wait to be written, beside one longest message.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// A session that is ready for use.
+pub(crate) struct Established {
+    pub(crate) control: ControlStream,
+    pub(crate) connection: Arc<Connection>,
+    /// The session that was asked for goes on.
+    pub(crate) resumed: bool,
+}
+
+/// What a fabric gives.
+struct Wired {
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn CompletionQueue>,
+    staging: Option<Arc<Memory>>,
+}
+
+/// Connects once, within the connect timeout.
+pub(crate) fn establish(
+    url: &Url,
+    shared: &Arc<Shared>,
+    resume: Option<&Arc<Session>>,
+) -> Result<Established, Error> {
+    let by = Instant::now() + shared.options.connect_timeout;
+    let failed = |source| Error::Connect { addr: url.address(), source };
+    let mut stream = reach(url, by).map_err(failed)?;
+    let mut preamble = PREAMBLE_MAGIC.to_vec();
+    preamble.push(PURPOSE_CONTROL);
+    write_all(&mut stream, &preamble, by).map_err(failed)?;
+    let mut control = ControlStream::new(stream);
+    let hello = ToServer::Hello(Hello {
+        wire_min: WIRE_VERSION_MIN,
+        wire_max: WIRE_VERSION_MAX,
+        layout: LAYOUT_VERSION,
+        token: shared.options.token.clone(),
+        resume: resume.map_or((0, 0), |session| (session.id, session.resume_key)),
+    });
+    let sent = Instant::now();
+    let welcome = match control.ask(&hello, by).map_err(failed)? {
+        ToClient::Welcome(welcome) => *welcome,
+        ToClient::Failed(error) => return Err(error.into()),
+        _ => return Err(Error::BadAnswer("the answer to a hello is no welcome")),
+    };
+    let clock = ServerClock::new(welcome.clock_ns, sent, Instant::now());
+    let wired = wire(&mut control, &welcome, url, shared.options.fabric, by)?;
+    let resumed = resume.filter(|session| welcome.resumed && session.id == welcome.session);
+    let is_resumed = resumed.is_some();
+    let session = resumed.cloned().unwrap_or_else(|| {
+        Session::new(welcome.session, welcome.resume_key, welcome.applied_sequence)
+    });
+    let Wired { endpoint, cq, staging } = wired;
+    let parts = Parts { endpoint, cq, welcome, staging, session, clock };
+    let connection = Connection::new(parts, Arc::clone(shared));
+    Ok(Established { control, connection, resumed: is_resumed })
+}
+
+fn left(by: Instant) -> io::Result<Duration> {
+    let left = by.saturating_duration_since(Instant::now());
+    let late = || io::Error::new(ErrorKind::TimedOut, "no time is left to connect");
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn reach(url: &Url, by: Instant) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for addr in (url.host.as_str(), url.port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&addr, left(by)?) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Takes the fabric that was asked for, or the first of the server's that works.
+fn wire(
+    control: &mut ControlStream,
+    welcome: &Welcome,
+    url: &Url,
+    choice: FabricChoice,
+    by: Instant,
+) -> Result<Wired, Error> {
+    let mut tickets = Tickets { control, first: Some(welcome.ticket), url, by };
+    if let Some(name) = forced(choice) {
+        let offer = welcome.fabrics.iter().find(|offer| offer.kind == name);
+        let none = || fabric_error(name, "the server does not offer it".to_owned());
+        return try_offer(offer.ok_or_else(none)?, &mut tickets, welcome, by);
+    }
+    let mut passed_over = Vec::new();
+    for offer in &welcome.fabrics {
+        match try_offer(offer, &mut tickets, welcome, by) {
+            Ok(wired) => {
+                if !passed_over.is_empty() {
+                    let fabric = wired.endpoint.caps().kind.to_string();
+                    let reasons = passed_over.join("; ");
+                    tracing::warn!(fabric, reasons, "a better fabric cannot be used");
+                }
+                return Ok(wired);
+            }
+            Err(error) => passed_over.push(error.to_string()),
+        }
+    }
+    if passed_over.is_empty() {
+        passed_over.push("the server offers none".to_owned());
+    }
+    Err(Error::Fabric { fabric: "auto", reason: passed_over.join("; ") })
+}
+
+fn forced(choice: FabricChoice) -> Option<FabricName> {
+    match choice {
+        FabricChoice::Auto => None,
+        FabricChoice::Shm => Some(FabricName::Shm),
+        FabricChoice::Verbs => Some(FabricName::Verbs),
+        FabricChoice::Tcp => Some(FabricName::Tcp),
+    }
+}
+
+fn fabric_error(name: FabricName, reason: String) -> Error {
+    let fabric = match name {
+        FabricName::Shm => "shm",
+        FabricName::Verbs => "verbs",
+        FabricName::Tcp => "tcp",
+    };
+    Error::Fabric { fabric, reason }
+}
+
+fn try_offer(
+    offer: &FabricOffer,
+    tickets: &mut Tickets<'_>,
+    welcome: &Welcome,
+    by: Instant,
+) -> Result<Wired, Error> {
+    let failed = |reason: String| fabric_error(offer.kind, reason);
+    match offer.kind {
+        FabricName::Verbs => Err(failed("this build has no verbs backend yet".to_owned())),
+        FabricName::Shm if !shm::reachable(&offer.blob) => {
+            Err(failed("the server runs on another host".to_owned()))
+        }
+        FabricName::Shm => {
+            let ticket = tickets.next()?;
+            let left = left(by).map_err(|error| failed(error.to_string()))?;
+            let connected = shm::connect(&offer.blob, &ticket, 0, left);
+            let shm::Connected { endpoint, cq, staging } =
+                connected.map_err(|error| failed(error.to_string()))?;
+            Ok(Wired { endpoint, cq, staging })
+        }
+        FabricName::Tcp => {
+            let ticket = tickets.next()?;
+            let (endpoint, cq) = data_connection(tickets, &ticket, welcome, by)
+                .map_err(|error| failed(error.to_string()))?;
+            Ok(Wired { endpoint, cq, staging: None })
+        }
+    }
+}
+
+type Stream = (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>);
+
+fn data_connection(
+    tickets: &Tickets<'_>,
+    ticket: &[u8; TICKET_BYTES],
+    welcome: &Welcome,
+    by: Instant,
+) -> io::Result<Stream> {
+    // The same address as the control connection's: a name may have several.
+    let addr = tickets.control.stream.peer_addr()?;
+    let mut stream = TcpStream::connect_timeout(&addr, left(by)?)?;
+    stream.set_nodelay(true)?;
+    let mut preamble = PREAMBLE_MAGIC.to_vec();
+    preamble.push(PURPOSE_DATA);
+    preamble.extend_from_slice(ticket);
+    write_all(&mut stream, &preamble, by)?;
+    let longest = welcome.value_max_bytes as usize + KEY_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
+    let limits = tcp::Limits {
+        max_message_bytes: longest,
+        send_buffer_bytes: longest + SEND_BUFFER_BYTES,
+        max_endpoints: 1,
+        total_receive_bytes: 2 * longest,
+    };
+    tcp::connect(stream, 0, limits)
+}
+
+/// Tickets are for one use: each attempt after the first asks for another one.
+struct Tickets<'a> {
+    control: &'a mut ControlStream,
+    first: Option<[u8; TICKET_BYTES]>,
+    url: &'a Url,
+    by: Instant,
+}
+
+impl Tickets<'_> {
+    fn next(&mut self) -> Result<[u8; TICKET_BYTES], Error> {
+        if let Some(ticket) = self.first.take() {
+            return Ok(ticket);
+        }
+        let failed = |source| Error::Connect { addr: self.url.address(), source };
+        match self.control.ask(&ToServer::Ticket, self.by).map_err(failed)? {
+            ToClient::Ticket(ticket) => Ok(ticket),
+            ToClient::Failed(error) => Err(error.into()),
+            _ => Err(Error::BadAnswer("the answer to a request for a ticket is none")),
+        }
+    }
+}

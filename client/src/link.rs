@@ -1,0 +1,264 @@
+//! A client's way to its server: the current connection, and how calls outlive it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::{ToClient, ToServer};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::{Notify, oneshot};
+
+use crate::core::{Connection, Deadline, Shared, TimedOut};
+use crate::error::Error;
+use crate::url::Url;
+
+/// Administrative requests that may wait.
+const JOBS_MAX: usize = 1024;
+
+/// A request for the control connection.
+pub(crate) struct Job {
+    pub(crate) message: ToServer,
+    pub(crate) by: Deadline,
+    pub(crate) answer: oneshot::Sender<Result<(ToClient, Arc<Connection>), Error>>,
+}
+
+impl Job {
+    /// Whether asking twice does no harm.
+    pub(crate) fn may_repeat(&self) -> bool {
+        matches!(
+            self.message,
+            ToServer::OpenTable { .. } | ToServer::ListTables | ToServer::Stats | ToServer::Ticket
+        )
+    }
+}
+
+/// A client's way to its server.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    url: Option<Url>,
+    current: ArcSwapOption<Connection>,
+    kind: FabricKind,
+    /// Set when there will be no connection any more.
+    closed: Mutex<Option<String>>,
+    changed: Notify,
+    jobs: Mutex<VecDeque<Job>>,
+    /// Wakes the control thread.
+    bell: OwnedFd,
+    shut_down: AtomicBool,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A link over a connection; without a URL it ends with it.
+    pub(crate) fn new(
+        url: Option<Url>,
+        shared: Arc<Shared>,
+        connection: Arc<Connection>,
+    ) -> Result<Arc<Self>, Error> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::System { what: "an event descriptor", source: error.into() })?;
+        let kind = connection.caps().kind;
+        let link = Arc::new(Self {
+            shared,
+            url,
+            current: ArcSwapOption::empty(),
+            kind,
+            closed: Mutex::new(None),
+            changed: Notify::new(),
+            jobs: Mutex::default(),
+            bell,
+            shut_down: AtomicBool::new(false),
+        });
+        link.install(connection);
+        Ok(link)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn url(&self) -> Option<&Url> {
+        self.url.as_ref()
+    }
+
+    pub(crate) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// The newest connection, alive or not.
+    pub(crate) fn current(&self) -> Option<Arc<Connection>> {
+        self.current.load_full()
+    }
+
+    /// Fabric of the newest connection.
+    pub(crate) fn fabric(&self) -> FabricKind {
+        self.current.load().as_ref().map_or(self.kind, |connection| connection.caps().kind)
+    }
+
+    /// Uses a new connection from now on.
+    pub(crate) fn install(self: &Arc<Self>, connection: Arc<Connection>) {
+        let link = Arc::downgrade(self);
+        connection.set_on_lost(move || {
+            if let Some(link) = link.upgrade() {
+                link.on_lost();
+            }
+        });
+        self.current.store(Some(connection));
+        self.changed.notify_waiters();
+    }
+
+    fn on_lost(&self) {
+        if !self.reconnects() {
+            let reason = self.current().map(|lost| lost.lost_reason().to_owned());
+            self.close(&reason.unwrap_or_default());
+        }
+        self.ring();
+    }
+
+    /// Whether there may be another connection after this one.
+    pub(crate) fn reconnects(&self) -> bool {
+        self.url.is_some() && self.shared.options.reconnect
+    }
+
+    /// No connection any more: whoever waits for one ends.
+    pub(crate) fn close(&self, reason: &str) {
+        self.closed.lock().get_or_insert_with(|| reason.to_owned());
+        self.changed.notify_waiters();
+        self.fail_jobs();
+    }
+
+    fn fail_jobs(&self) {
+        let jobs = std::mem::take(&mut *self.jobs.lock());
+        for job in jobs {
+            // Whoever asked may be gone.
+            let _gone = job.answer.send(Err(self.closed_error()));
+        }
+    }
+
+    fn closed_error(&self) -> Error {
+        match &*self.closed.lock() {
+            _ if self.is_shut_down() => Error::Closed,
+            Some(reason) => Error::ConnectionLost(reason.clone()),
+            None => Error::ConnectionLost("there is no connection".to_owned()),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.lock().is_some()
+    }
+
+    /// Ends the link and its threads.
+    pub(crate) fn shut_down(&self) {
+        self.shut_down.store(true, Ordering::Release);
+        self.close("the client was closed");
+        self.ring();
+        self.shared.ticker.kick();
+        if let Some(connection) = self.current() {
+            connection.completions().wake();
+        }
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// A connection that is not known to be lost, as soon as there is one.
+    pub(crate) async fn connection(&self, by: Deadline) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.alive() {
+            return Ok(connection);
+        }
+        match self.shared.ticker.timed(by, self.wait_for_connection()).await {
+            Ok(found) => found,
+            Err(TimedOut) => Err(match self.current() {
+                Some(lost) => lost.lost_error(),
+                None => self.closed_error(),
+            }),
+        }
+    }
+
+    fn alive(&self) -> Option<Arc<Connection>> {
+        self.current().filter(|connection| connection.is_alive())
+    }
+
+    async fn wait_for_connection(&self) -> Result<Arc<Connection>, Error> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // From here on no notification is missed.
+            changed.as_mut().enable();
+            if let Some(connection) = self.alive() {
+                return Ok(connection);
+            }
+            if self.is_closed() {
+                return Err(self.closed_error());
+            }
+            changed.await;
+        }
+    }
+
+    /// Asks over the control connection; waits for one if need be. Returns the connection that
+    /// the answer belongs to.
+    pub(crate) async fn ask(
+        &self,
+        message: ToServer,
+        by: Deadline,
+    ) -> Result<(ToClient, Arc<Connection>), Error> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut jobs = self.jobs.lock();
+            if jobs.len() >= JOBS_MAX {
+                return Err(Error::TooLarge(format!(
+                    "{JOBS_MAX} administrative requests wait already; send fewer at a time"
+                )));
+            }
+            jobs.push_back(Job { message, by, answer });
+        }
+        if self.is_closed() {
+            self.fail_jobs();
+        }
+        self.ring();
+        match self.shared.ticker.timed(by, answered).await {
+            Ok(Ok(answer)) => match answer? {
+                (ToClient::Failed(error), _) => Err(error.into()),
+                answer => Ok(answer),
+            },
+            Ok(Err(_dropped)) => Err(self.closed_error()),
+            Err(TimedOut) if self.alive().is_none() => match self.current() {
+                Some(lost) => Err(lost.lost_error()),
+                None => Err(self.closed_error()),
+            },
+            Err(TimedOut) => Err(Error::TimedOut { what: by.what, after: by.after }),
+        }
+    }
+
+    pub(crate) fn next_job(&self) -> Option<Job> {
+        let mut jobs = self.jobs.lock();
+        loop {
+            let job = jobs.pop_front()?;
+            if !job.answer.is_closed() && !job.by.is_over() {
+                return Some(job);
+            }
+        }
+    }
+
+    pub(crate) fn put_back(&self, job: Job) {
+        self.jobs.lock().push_front(job);
+        if self.is_closed() {
+            self.fail_jobs();
+        }
+    }
+
+    /// Wakes the control thread.
+    fn ring(&self) {
+        // It fails only if the counter is full: then the thread is being woken already.
+        let _full = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}

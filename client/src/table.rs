@@ -1,0 +1,251 @@
+//! A table, and how operations on it outlive a connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use onesided_protocol::control::{TableInfo, ToClient, ToServer};
+use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
+
+use crate::client::LinkGuard;
+use crate::core::{Connection, Deadline, TimedOut};
+use crate::error::Error;
+use crate::link::Link;
+use crate::options::PutOptions;
+use crate::read;
+use crate::rpc;
+use crate::stats::Counter;
+use crate::value::{Value, Version};
+
+/// A table as one connection knows it.
+pub(crate) struct OpenTable {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) info: TableInfo,
+    pub(crate) view: read::TableView,
+    stale: AtomicBool,
+}
+
+impl OpenTable {
+    fn new(connection: Arc<Connection>, info: TableInfo) -> Self {
+        let view = read::TableView::new(&connection, &info);
+        Self { connection, info, view, stale: AtomicBool::new(false) }
+    }
+
+    /// Whether operations may use it.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.connection.is_alive() && !self.stale.load(Ordering::Relaxed)
+    }
+
+    /// The server does not know it any more: the name must be looked up again.
+    pub(crate) fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A table by name, on whatever connection there is.
+pub(crate) struct TableHandle {
+    name: String,
+    link: Arc<Link>,
+    current: ArcSwapOption<OpenTable>,
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl TableHandle {
+    /// What the current connection knows, if it is usable; cheap enough for every GET.
+    #[inline]
+    pub(crate) fn now(&self) -> Option<arc_swap::Guard<Option<Arc<OpenTable>>>> {
+        let current = self.current.load();
+        current.as_ref().is_some_and(|open| open.is_usable()).then_some(current)
+    }
+
+    /// The table on a live connection, opened (again) if need be.
+    pub(crate) async fn open(&self, by: Deadline) -> Result<Arc<OpenTable>, Error> {
+        let usable = || self.current.load_full().filter(|open| open.is_usable());
+        if let Some(open) = usable() {
+            return Ok(open);
+        }
+        let ticker = &self.link.shared().ticker;
+        let turn = ticker.timed(by, self.opening.lock()).await;
+        let _turn = turn.map_err(|TimedOut| Error::TimedOut { what: by.what, after: by.after })?;
+        if let Some(open) = usable() {
+            return Ok(open);
+        }
+        let name = self.name.clone();
+        let (answer, connection) = self.link.ask(ToServer::OpenTable { name }, by).await?;
+        let ToClient::Table(info) = answer else {
+            return Err(Error::BadAnswer("the answer to opening a table is none"));
+        };
+        let open = Arc::new(OpenTable::new(connection, info));
+        self.current.store(Some(Arc::clone(&open)));
+        Ok(open)
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(crate) fn deadline(&self, what: &'static str) -> Deadline {
+        Deadline::after(what, self.link.shared().options.operation_timeout)
+    }
+
+    pub(crate) fn count(&self, counter: Counter, n: usize) {
+        self.link.shared().stats.add(counter, n as u64);
+    }
+}
+
+/// A table. Cloning is cheap; all clones share one bucket cache.
+#[derive(Clone)]
+pub struct Table {
+    pub(crate) handle: Arc<TableHandle>,
+    _guard: Arc<LinkGuard>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("name", &self.handle.name).finish_non_exhaustive()
+    }
+}
+
+impl Table {
+    pub(crate) fn new(name: &str, guard: &Arc<LinkGuard>) -> Self {
+        let handle = TableHandle {
+            name: name.to_owned(),
+            link: Arc::clone(guard.link()),
+            current: ArcSwapOption::empty(),
+            opening: tokio::sync::Mutex::new(()),
+        };
+        Self { handle: Arc::new(handle), _guard: Arc::clone(guard) }
+    }
+
+    /// A table on a connection without threads, for simulations.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn from_parts(
+        connection: &Arc<Connection>,
+        name: &str,
+        info: TableInfo,
+    ) -> Result<Self, Error> {
+        let guard = LinkGuard::fixed(connection)?;
+        let table = Self::new(name, &guard);
+        let open = OpenTable::new(Arc::clone(connection), info);
+        table.handle.current.store(Some(Arc::new(open)));
+        Ok(table)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// The value of `key`, or `None`. On a one-sided fabric the server's CPU takes no part.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] and [`Error::TimedOut`], and [`Error::NoSuchTable`].
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        read::get(&self.handle, key.as_ref()).await
+    }
+
+    /// The values of `keys`, in their order. The READs of all keys go behind one doorbell.
+    ///
+    /// # Errors
+    /// As [`Self::get`]; one failure fails all.
+    pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
+        read::get_many(&self.handle, keys).await
+    }
+
+    /// Stores a value; returns its version.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`]; [`Error::OutcomeUnknown`] when it may have been
+    /// stored, and the others when it was not.
+    pub async fn put(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.put_with(key, value, PutOptions::default()).await
+    }
+
+    /// As [`Self::put`], with options.
+    ///
+    /// # Errors
+    /// As [`Self::put`], and [`Error::Unexpected`] when `options.expect` was not met.
+    pub async fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: PutOptions,
+    ) -> Result<Version, Error> {
+        self.handle.count(Counter::RpcPuts, 1);
+        let PutOptions { ttl, user_flags, expect } = options;
+        let (key, value) = (key.as_ref(), Payload::Inline(value.as_ref()));
+        let op = Op::Put { key, value, expect, ttl, user_flags };
+        rpc::call(&self.handle, "put", &op, rpc::version).await
+    }
+
+    /// Stores many values, pipelined behind one doorbell; one result for each, in order. They are
+    /// not atomic together.
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<Version, Error>> {
+        self.handle.count(Counter::RpcPuts, pairs.len());
+        let ops: Vec<Op<'_>> = pairs.iter().map(|(k, v)| rpc::plain_put(k, v)).collect();
+        rpc::call_many(&self.handle, "put_many", &ops, rpc::version).await
+    }
+
+    /// Removes a key; whether it was there.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.delete_with(key, Expect::Any).await
+    }
+
+    /// Removes a key if `expect` is met; whether it was there.
+    ///
+    /// # Errors
+    /// As [`Self::put`], and [`Error::Unexpected`].
+    pub async fn delete_with(&self, key: impl AsRef<[u8]>, expect: Expect) -> Result<bool, Error> {
+        self.handle.count(Counter::RpcDeletes, 1);
+        let op = Op::Delete { key: key.as_ref(), expect };
+        rpc::call(&self.handle, "delete", &op, rpc::deleted).await
+    }
+
+    /// Adds bytes to the end of a value, an absent one being empty; returns the new version.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn append(
+        &self,
+        key: impl AsRef<[u8]>,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.handle.count(Counter::RpcAppends, 1);
+        let op = Op::Append { key: key.as_ref(), value: Payload::Inline(bytes.as_ref()) };
+        rpc::call(&self.handle, "append", &op, rpc::version).await
+    }
+
+    /// Adds to a decimal number, an absent one being 0; returns what it is now.
+    ///
+    /// # Errors
+    /// As [`Self::put`], and [`Error::WrongType`].
+    pub async fn increment(&self, key: impl AsRef<[u8]>, by: i64) -> Result<i64, Error> {
+        self.handle.count(Counter::RpcIncrements, 1);
+        let op = Op::Increment { key: key.as_ref(), by };
+        rpc::call(&self.handle, "increment", &op, rpc::number).await
+    }
+
+    /// Gives a key another time to live; whether it was there.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn touch(&self, key: impl AsRef<[u8]>, ttl: Ttl) -> Result<bool, Error> {
+        self.handle.count(Counter::RpcTouches, 1);
+        let op = Op::Touch { key: key.as_ref(), ttl };
+        rpc::call(&self.handle, "touch", &op, rpc::touched).await
+    }
+}
