@@ -11,8 +11,7 @@ use onesided_protocol::control::{
     ToServer, Welcome,
 };
 use onesided_protocol::limits::{
-    KEY_MAX_BYTES, LAYOUT_VERSION, MESSAGE_OVERHEAD_BYTES, TICKET_BYTES, WIRE_VERSION_MAX,
-    WIRE_VERSION_MIN,
+    LAYOUT_VERSION, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN, inline_message_max_bytes,
 };
 
 use crate::core::{Connection, Parts, ServerClock, Session, Shared};
@@ -195,7 +194,7 @@ fn data_connection(
     preamble.push(PURPOSE_DATA);
     preamble.extend_from_slice(ticket);
     write_all(&mut stream, &preamble, by)?;
-    let longest = welcome.value_max_bytes as usize + KEY_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
+    let longest = inline_message_max_bytes(welcome.value_max_bytes as usize);
     let limits = tcp::Limits {
         max_message_bytes: longest,
         send_buffer_bytes: longest + SEND_BUFFER_BYTES,
