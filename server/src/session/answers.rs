@@ -49,7 +49,7 @@ impl Answers {
         if self.ended {
             return Seen::Ended;
         }
-        if sequence.saturating_add(KEPT) <= self.highest {
+        if self.highest.saturating_sub(sequence) >= KEPT {
             return Seen::TooOld;
         }
         match self.kept.get((sequence % KEPT) as usize) {

@@ -1,6 +1,8 @@
 //! A small blocking client on the protocol's types: it does what it is told, well or badly.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
 
+pub mod shm;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -253,4 +255,15 @@ pub fn rss_bytes() -> u64 {
 /// Open descriptors of this process.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+/// What the server says before it closes; `None` if it closes without a word.
+pub fn last_words(mut stream: TcpStream) -> Option<ErrorCode> {
+    let mut all = Vec::new();
+    // A reset instead of an end is as good.
+    let _reset = stream.read_to_end(&mut all);
+    match ToClient::decode(all.get(4..)?) {
+        Ok(ToClient::Failed(error)) => Some(error.code),
+        other => panic!("{other:?}"),
+    }
 }
