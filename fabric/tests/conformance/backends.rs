@@ -2,7 +2,10 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use onesided_fabric::shm::{self, Listener};
 use onesided_fabric::sim::{self, World};
 use onesided_fabric::tcp::{self, Acceptor};
 use onesided_fabric::{CompletionQueue, Memory, RegionId, Rights};
@@ -101,5 +104,50 @@ impl Backend for Sim {
 impl Drop for Sim {
     fn drop(&mut self) {
         self.world.dismantle();
+    }
+}
+
+pub(crate) struct Shm {
+    listener: Listener,
+    gate: Arc<Gate>,
+    cq: Arc<dyn CompletionQueue>,
+}
+
+impl Shm {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onesided-conformance-{}-{number}", std::process::id());
+        let gate = Arc::new(Gate::default());
+        let limits = shm::Limits { max_endpoints: 100, ..shm::Limits::default() };
+        let (listener, cq) = Listener::start(&name, limits, Arc::clone(&gate) as _).unwrap();
+        Self { listener, gate, cq }
+    }
+}
+
+impl Backend for Shm {
+    fn name(&self) -> String {
+        "shm".to_owned()
+    }
+
+    fn server_cq(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.cq)
+    }
+
+    fn connect(&mut self, context: u64) -> ClientEnd {
+        let timeout = Duration::from_secs(30);
+        let connected = shm::connect(&self.listener.blob(), &[7; 32], context, timeout).unwrap();
+        ClientEnd { endpoint: connected.endpoint, cq: connected.cq }
+    }
+
+    fn offer(&mut self, region: RegionId, len_bytes: usize, rights: Rights) -> Arc<Memory> {
+        let memory = Arc::new(Memory::shared("conformance", len_bytes, rights).unwrap());
+        self.gate.offer(region, &memory, rights);
+        memory
+    }
+
+    fn progress(&mut self) {
+        // Its threads need the processor too.
+        std::thread::yield_now();
     }
 }

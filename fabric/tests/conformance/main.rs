@@ -9,7 +9,7 @@ mod two_sided;
 
 use onesided_fabric::sim;
 
-use backends::{Sim, Tcp};
+use backends::{Shm, Sim, Tcp};
 use rig::Rig;
 
 /// Seeds that each case of a simulated world is run with.
@@ -17,6 +17,10 @@ const SEEDS: u64 = 12;
 
 fn tcp(case: fn(&mut Rig)) {
     case(&mut Rig::new(Box::new(Tcp::new())));
+}
+
+fn shm(case: fn(&mut Rig)) {
+    case(&mut Rig::new(Box::new(Shm::new())));
 }
 
 fn sim(case: fn(&mut Rig)) {
@@ -46,7 +50,7 @@ macro_rules! suite {
             a_full_queue_recovers_and_loses_nothing
             many_peers_share_one_queue
             either_side_may_close
-            dropping_the_last_handle_closes
+            dropping_what_a_client_holds_closes
             what_is_outstanding_fails_before_the_end
             messages_sent_before_a_close_may_arrive_but_never_half
             wake_ends_a_wait_also_a_later_one
@@ -88,6 +92,11 @@ mod on {
         tests! { tcp: two_sided:
             one_sided_operations_are_refused_with_their_reason
         }
+    }
+
+    mod shm {
+        suite!(shm);
+        one_sided_suite!(shm);
     }
 
     mod sim {

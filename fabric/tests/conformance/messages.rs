@@ -151,9 +151,9 @@ pub(crate) fn either_side_may_close(rig: &mut Rig) {
     }
 }
 
-pub(crate) fn dropping_the_last_handle_closes(rig: &mut Rig) {
+pub(crate) fn dropping_what_a_client_holds_closes(rig: &mut Rig) {
     let i = rig.connect();
-    rig.drop_endpoint(End::Client(i));
+    rig.drop_client(i);
     ends_once(rig, End::Server(i));
 }
 

@@ -89,7 +89,7 @@ pub(crate) struct Rig {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) pool: BufferPool,
     server_cq: Arc<dyn CompletionQueue>,
-    client_cqs: Vec<Arc<dyn CompletionQueue>>,
+    client_cqs: Vec<Option<Arc<dyn CompletionQueue>>>,
     clients: Vec<Side>,
     servers: Vec<Side>,
 }
@@ -116,7 +116,7 @@ impl Rig {
         let ClientEnd { endpoint, cq } = self.backend.connect(context);
         let endpoint = Some(endpoint);
         self.clients.push(Side { context, endpoint, inbox: VecDeque::new(), ended: false });
-        self.client_cqs.push(cq);
+        self.client_cqs.push(Some(cq));
         self.until("Connected", |rig| rig.servers.len() > index);
         index
     }
@@ -145,14 +145,17 @@ impl Rig {
         Arc::clone(self.side(end).endpoint.as_ref().expect("dropped by this case"))
     }
 
-    /// Gives up the last handle.
-    pub(crate) fn drop_endpoint(&mut self, end: End) {
-        self.side(end).endpoint = None;
+    /// Gives up all that a client holds of its connection.
+    pub(crate) fn drop_client(&mut self, i: usize) {
+        self.clients[i].endpoint = None;
+        self.client_cqs[i] = None;
     }
 
     pub(crate) fn cq(&self, end: End) -> Arc<dyn CompletionQueue> {
         match end {
-            End::Client(i) => Arc::clone(&self.client_cqs[i]),
+            End::Client(i) => {
+                Arc::clone(self.client_cqs[i].as_ref().expect("dropped by this case"))
+            }
             End::Server(_) => Arc::clone(&self.server_cq),
         }
     }
@@ -185,7 +188,8 @@ impl Rig {
 
     pub(crate) fn pump_client(&mut self, i: usize) {
         let mut out = Vec::new();
-        self.client_cqs[i].poll(&mut out, 32);
+        let Some(cq) = &self.client_cqs[i] else { return };
+        cq.poll(&mut out, 32);
         for completion in out {
             assert_eq!(completion.context, self.clients[i].context);
             self.clients[i].take(completion);
