@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::core::TICK;
+use crate::core::{Connection, TICK};
 use crate::link::Link;
 
 /// While the send queue is full somebody looks this often: room has no completion on every fabric.
@@ -24,7 +24,10 @@ fn run(link: &Link) {
     let mut next_tick = Instant::now() + TICK;
     while !link.is_shut_down() {
         let ticker = &link.shared().ticker;
-        let connection = link.current().filter(|connection| connection.needs_reactor());
+        // Who waits for a credit needs completions, too: those of requests that nobody waits for.
+        let wanted =
+            |connection: &Arc<Connection>| connection.needs_reactor() || ticker.is_needed();
+        let connection = link.current().filter(wanted);
         match &connection {
             Some(connection) if connection.is_alive() => {
                 let blocked = connection.has_blocked();
