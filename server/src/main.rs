@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,7 +76,10 @@ fn init_logs(settings: &Settings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.log).with_context(|| {
         format!("log filter `{}`: try info, or info,onesided_server=debug", settings.log)
     })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match settings.log_format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),

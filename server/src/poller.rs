@@ -21,8 +21,6 @@ use crate::session::Sessions;
 const BATCH: usize = 64;
 /// Answers of one endpoint are posted when they hold this many bytes, even within a batch.
 const POST_BYTES: usize = 1 << 20;
-/// How long an endpoint may take no answer.
-const BLOCKED_MAX: Duration = Duration::from_secs(10);
 /// How soon a blocked endpoint is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -35,6 +33,8 @@ pub(crate) struct Poller {
     pub(crate) kind: FabricKind,
     pub(crate) credits: usize,
     pub(crate) staging_bytes: usize,
+    /// How long an endpoint may take no answer.
+    pub(crate) blocked_max: Duration,
     /// How long to look for more before sleeping.
     pub(crate) spin: Duration,
     /// Longest sleep.
@@ -53,8 +53,10 @@ struct Client {
     in_blocked: bool,
     /// It is in the list of those to post for.
     touched: bool,
-    /// No request of it is served any more.
-    condemned: bool,
+    /// Why it is to be closed: no request of it is served any more.
+    condemned: Option<String>,
+    /// That was noted, counted and logged.
+    closing: bool,
 }
 
 struct State {
@@ -158,14 +160,15 @@ impl Poller {
             blocked_since: None,
             in_blocked: false,
             touched: false,
-            condemned: false,
+            condemned: None,
+            closing: false,
         };
         state.clients.insert(context, client);
     }
 
     fn received(&self, state: &mut State, context: u64, message: Buffer) {
         let Some(client) = state.clients.get_mut(&context) else { return };
-        if client.condemned {
+        if client.condemned.is_some() {
             return;
         }
         if client.blocked_since.is_none() && client.waiting.is_empty() {
@@ -208,8 +211,15 @@ impl Poller {
                 client.in_blocked = true;
                 blocked.push(context);
             }
-            if client.condemned {
+            if let Some(reason) = &client.condemned
+                && !client.closing
+            {
+                client.closing = true;
                 self.dispatcher.stats.endpoints_closed.add(1);
+                if let Some(suppressed) = self.dispatcher.stats.closing_log.allow() {
+                    let session = client.peer.session.id;
+                    tracing::warn!(session, fabric = %self.kind, reason, suppressed, "closing");
+                }
                 condemned.push(context);
             }
         }
@@ -222,21 +232,21 @@ impl Poller {
             let Some(client) = clients.get_mut(context) else { return false };
             client.post();
             while client.blocked_since.is_none()
-                && !client.condemned
+                && client.condemned.is_none()
                 && let Some(message) = client.waiting.pop_front()
             {
                 client.waiting_bytes -= message.len();
                 self.serve(client, &message, scratch);
                 client.post();
             }
-            if client.blocked_since.is_some_and(|since| since.elapsed() > BLOCKED_MAX) {
-                client.condemn(format!("it has taken no answer for {} s", BLOCKED_MAX.as_secs()));
+            if client.blocked_since.is_some_and(|since| since.elapsed() > self.blocked_max) {
+                client.condemn(format!("it has taken no answer for {:?}", self.blocked_max));
             }
-            if client.condemned && !client.touched {
+            if client.condemned.is_some() && !client.touched {
                 client.touched = true;
                 touched.push(*context);
             }
-            client.in_blocked = client.blocked_since.is_some() && !client.condemned;
+            client.in_blocked = client.blocked_since.is_some() && client.condemned.is_none();
             client.in_blocked
         });
     }
@@ -272,11 +282,7 @@ impl Client {
 
     /// No more requests of it; it is closed after what is posted has left.
     fn condemn(&mut self, reason: String) {
-        if !self.condemned {
-            let session = self.peer.session.id;
-            tracing::warn!(session, fabric = %self.peer.caps.kind, reason, "closing an endpoint");
-        }
-        self.condemned = true;
+        self.condemned.get_or_insert(reason);
         self.waiting = VecDeque::new();
         self.waiting_bytes = 0;
     }

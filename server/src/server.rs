@@ -384,6 +384,7 @@ fn run(
                 true => core.config.value_max_bytes + STAGING_SPARE_BYTES,
                 false => 0,
             },
+            blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
             // Looking at sockets is a system call: tcp sleeps at once.
             spin: Duration::from_micros(if is_shm { core.config.spin_us } else { 0 }),
             sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },

@@ -59,6 +59,8 @@ pub(crate) struct Stats {
     pub(crate) refused_hellos: Counter,
     pub(crate) refused_tickets: Counter,
     pub(crate) malformed_control: Counter,
+    /// For the log lines of closed endpoints.
+    pub(crate) closing_log: LogLimit,
     /// What clients had counted whose sessions are over.
     gone: Mutex<Heartbeat>,
 }

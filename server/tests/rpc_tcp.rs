@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use onesided_protocol::control::{Heartbeat, ToClient, ToServer};
 use onesided_protocol::limits::KEY_MAX_BYTES;
 use onesided_protocol::rpc::{Answer, ErrorCode, Expect, Op, Payload, Reply, Ttl};
 use onesided_server::ServerConfig;
@@ -129,4 +130,22 @@ fn more_than_the_credits_closes() {
     }
     eventually("the endpoint closes", || control.stat("endpoints_tcp") == 0);
     assert_eq!(control.stat("endpoints_closed_by_server"), 1);
+}
+
+#[test]
+fn one_that_takes_no_answers_for_a_lease_is_closed() {
+    let server = start(ServerConfig { session_lease_ms: 1_000, ..config() });
+    let (mut control, mut data) = connect(server.addr());
+    assert!(data.call(1, put(b"k", &vec![0; 1 << 20])).is_ok());
+    for _ in 0..40 {
+        data.send(0, Op::Get { key: b"k", landing: None });
+    }
+    eventually("the endpoint closes", || {
+        let beat = control.ask(&ToServer::Heartbeat(Heartbeat::default()));
+        assert!(matches!(beat, ToClient::Alive { .. }), "its session goes on");
+        control.stat("endpoints_tcp") == 0
+    });
+    assert_eq!(control.stat("endpoints_closed_by_server"), 1);
+    let ticket = control.ticket();
+    Data::open(server.addr(), &ticket, data.table).ping();
 }

@@ -91,8 +91,17 @@ async fn tick(core: Arc<Core>) {
     loop {
         every.tick().await;
         core.engine.tick();
+        let expired = core.sessions.expired();
+        if expired.is_empty() {
+            continue;
+        }
         let core = Arc::clone(&core);
+        let end = move || {
+            for session in expired {
+                core.sessions.end(&session, "no heartbeat within the lease");
+            }
+        };
         // Reclaiming memory may take a while.
-        let _stopped = tokio::task::spawn_blocking(move || core.sessions.sweep()).await;
+        let _stopped = tokio::task::spawn_blocking(end).await;
     }
 }

@@ -168,20 +168,15 @@ impl Sessions {
         self.engine.reclaim(oldest);
     }
 
-    /// Ends the sessions whose lease is over.
-    pub(crate) fn sweep(&self) {
+    /// The sessions whose lease is over; endpoints that were admitted and never came are dropped.
+    pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
         let now = Instant::now();
         let mut registry = self.registry.lock();
-        let over: Vec<_> =
-            registry.sessions.values().filter(|s| s.deadline() <= now).cloned().collect();
         let never = now.checked_sub(self.limits.ticket_lease);
         registry.endpoints.retain(|_, attached| {
             attached.endpoint.is_some() || never.is_none_or(|never| attached.admitted > never)
         });
-        drop(registry);
-        for session in over {
-            self.end(&session, "no heartbeat within the lease");
-        }
+        registry.sessions.values().filter(|s| s.deadline() <= now).cloned().collect()
     }
 
     /// Ends all of them.

@@ -1,0 +1,124 @@
+//! The program itself: its start line, its errors, its end.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use common::*;
+use onesided_protocol::control::ToServer;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A running daemon, killed when dropped.
+struct Daemon {
+    child: Child,
+    addr: SocketAddr,
+    stderr: BufReader<ChildStderr>,
+}
+
+fn command(flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-server"));
+    command.args(flags).stderr(Stdio::piped()).stdin(Stdio::null());
+    command
+}
+
+impl Daemon {
+    fn start(flags: &[&str]) -> Self {
+        let all = [&["--listen", "127.0.0.1:0", "--log-format", "json"], flags].concat();
+        let mut child = command(&all).spawn().expect("starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        stderr.read_line(&mut line).expect("a line");
+        let line: serde_json::Value = serde_json::from_str(&line).expect("one object a line");
+        let fields = &line["fields"];
+        assert_eq!(fields["message"], "onesided-server is ready");
+        let addr = fields["listen"].as_str().expect("listen").parse().expect("an address");
+        Self { child, addr, stderr }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("signalled");
+    }
+
+    fn ends(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("waits") {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It has ended already in most tests.
+        let _ended = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+/// What it says when it does not start.
+fn refusal(flags: &[&str]) -> String {
+    let output = command(flags).output().expect("runs");
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn serves_and_ends_cleanly_on_a_signal() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = Daemon::start(&["--table", "t:ttl=9", "--memory", "64MiB"]);
+        let mut control = Control::open(daemon.addr);
+        let table = control.table("t");
+        let ticket = control.welcome.ticket;
+        let mut data = Data::open(daemon.addr, &ticket, table);
+        assert!(data.call(1, put(b"k", b"v")).is_ok());
+        let idle = dial(daemon.addr);
+        daemon.signal(signal);
+        assert!(daemon.ends().success());
+        drop(idle);
+        let mut rest = String::new();
+        daemon.stderr.read_to_string(&mut rest).expect("text");
+        assert!(rest.contains("server stopped") && !rest.contains("panic"), "{rest}");
+        assert!(data.is_closed());
+        assert!(exchange(&mut control.stream, &ToServer::Stats).is_err());
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_nothing() {
+    let daemon = Daemon::start(&[]);
+    let mut stays = Control::open(daemon.addr);
+    for _ in 0..20 {
+        let (mut control, mut data) = connect(daemon.addr);
+        data.send(1, put(b"k", b"v"));
+        // Half a frame, and gone.
+        std::io::Write::write_all(&mut control.stream, &[9, 0, 0]).expect("sent");
+    }
+    eventually("connections are gone", || {
+        stays.stat("control_connections") == 1 && stays.stat("endpoints_tcp") == 0
+    });
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let daemon = Daemon::start(&[]);
+    let listen = daemon.addr.to_string();
+    for (flags, part) in [
+        (["--listen", &listen], "is another server running there?"),
+        (["--listen", "nonsense"], "cannot listen on nonsense"),
+        (["--memory", "1GB"], "use B, KiB, MiB, GiB or TiB"),
+        (["--fabric", "verbs"], "not built"),
+        (["--log", "a=b=c"], "log filter"),
+        (["--config", "/no/such.toml"], "/no/such.toml"),
+    ] {
+        let text = refusal(&flags);
+        assert!(text.starts_with("onesided-server: ") && text.contains(part), "{text}");
+    }
+}
