@@ -1,0 +1,75 @@
+//! What fits into a message, and staging memory for what does not.
+
+use onesided_protocol::limits::{KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES};
+use onesided_protocol::rpc::{Landing, Op, Payload};
+
+use crate::core::{CallError, Connection, Deadline, Keep, TimedOut};
+use crate::error::Error;
+use crate::link::Link;
+use crate::stats::Counter;
+
+pub(super) fn check_limits(connection: &Connection, op: &Op<'_>) -> Result<(), Error> {
+    let (key, value_len) = key_and_value(op);
+    if key.len() > KEY_MAX_BYTES {
+        let len = key.len();
+        return Err(Error::TooLarge(format!("a key of {len} bytes; the limit is {KEY_MAX_BYTES}")));
+    }
+    let max = connection.welcome().value_max_bytes as usize;
+    if value_len > max {
+        return Err(Error::TooLarge(format!(
+            "a value of {value_len} bytes; the server's limit is {max} (--value-max)"
+        )));
+    }
+    Ok(())
+}
+
+fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
+    match op {
+        Op::Put { key, value, .. } | Op::Append { key, value } => (key, value.len_bytes()),
+        Op::Get { key, .. }
+        | Op::Delete { key, .. }
+        | Op::Increment { key, .. }
+        | Op::Touch { key, .. } => (key, 0),
+        Op::Ping | Op::Batch(_) => (&[], 0),
+    }
+}
+
+/// Whether it travels inside a message of this connection.
+pub(super) fn fits(connection: &Connection, op: &Op<'_>) -> bool {
+    let (key, value_len) = key_and_value(op);
+    // The headers of a message are far below the overhead.
+    key.len() + value_len + MESSAGE_OVERHEAD_BYTES <= connection.caps().max_message_bytes
+}
+
+/// The operation with its value in staging memory, if it must be there, or with room for one.
+pub(super) async fn stage<'a>(
+    link: &Link,
+    connection: &Connection,
+    by: Deadline,
+    op: &Op<'a>,
+    lands: bool,
+) -> Result<(Option<Op<'a>>, Option<Keep>), CallError> {
+    let is_get = matches!(op, Op::Get { .. });
+    let Some(staging) = connection.staging().filter(|_| lands && is_get || !fits(connection, op))
+    else {
+        return Ok((None, None));
+    };
+    let ticker = &link.shared().ticker;
+    let keep = staging.take(ticker, by).await;
+    let mut keep = keep.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
+    let mut staged = op.clone();
+    match &mut staged {
+        Op::Put { value, .. } | Op::Append { value, .. } => {
+            if let Payload::Inline(bytes) = *value {
+                *value = keep.store(bytes).map_err(CallError::Failed)?;
+            }
+        }
+        Op::Get { landing, .. } => {
+            let room: Landing = keep.landing();
+            *landing = Some(room);
+        }
+        _ => return Ok((None, None)),
+    }
+    link.shared().stats.add(Counter::Staged, 1);
+    Ok((Some(staged), Some(keep)))
+}
