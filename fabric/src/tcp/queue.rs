@@ -260,17 +260,12 @@ impl Hub {
                 0
             }
         };
-        for event in &events[..n] {
-            let (token, flags) = (event.data.u64(), event.flags);
-            // The bell is silenced by who sleeps, not by who only looks.
-            if token != WAKE {
-                into.push((token, flags));
-            }
-        }
+        into.extend(events[..n].iter().map(|event| (event.data.u64(), event.flags)));
         n > 0
     }
 
     fn serve(&self, poller: &mut Poller, token: u64, flags: EventFlags) {
+        // The bell is nobody's token: only sleepers care for it.
         let Some(link) = self.slots.lock().get(token) else { return };
         if flags.contains(EventFlags::OUT) {
             link.flush(self);
@@ -375,8 +370,12 @@ impl Hub {
         if !self.collect(&mut events, &timeout) {
             return Wait::TimedOut;
         }
-        // It may not have rung; then there is nothing to silence.
-        let _silent = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        // The bell is silenced by who sleeps, not by who only looks.
+        if events.iter().any(|(token, _)| *token == WAKE) {
+            // Empty means that it is silent already.
+            let _silent = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            events.retain(|(token, _)| *token != WAKE);
+        }
         self.woken.store(false, Ordering::SeqCst);
         // If another thread polls meanwhile it finds them itself: epoll reports levels.
         if let Some(mut poller) = self.poller.try_lock() {

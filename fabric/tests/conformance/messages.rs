@@ -304,6 +304,8 @@ pub(crate) fn one_thread_waits_at_a_time(rig: &mut Rig) {
             if busy {
                 break;
             }
+            // The other one may have found this one waiting: it needs a chance to be first.
+            std::thread::sleep(Duration::from_millis(1));
         }
         assert!(busy, "{end:?}: two waits at once");
         while !sleeper.is_finished() {
