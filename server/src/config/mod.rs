@@ -1,4 +1,4 @@
-//! What the server is told: [`ServerConfig`] for programs, [`file`] for `config/server.toml`.
+//! What the server is told: [`ServerConfig`] for programs, [`mod@file`] for `config/server.toml`.
 
 use std::fmt;
 
