@@ -310,15 +310,21 @@ impl Waiter<'_> {
         }
     }
 
-    /// Polls for a bounded time before sleeping.
+    /// Polls for a bounded time before sleeping. Not while other tasks wait: spinning would keep
+    /// this thread from running them, and the reactor is awake for them anyway.
     fn spin(&mut self) {
-        let spin = self.connection.spin();
+        let connection = self.connection;
+        let spin = connection.spin();
         if std::mem::replace(&mut self.spun, true) || spin.is_zero() {
             return;
         }
+        connection.dispatch();
+        if !driver::is_driver() && connection.waiting.load(Ordering::Acquire) > 0 {
+            return;
+        }
         let start = Instant::now();
-        while !self.connection.pending.is_done(self.id) && start.elapsed() < spin {
-            if self.connection.dispatch() == 0 {
+        while !connection.pending.is_done(self.id) && start.elapsed() < spin {
+            if connection.dispatch() == 0 {
                 std::hint::spin_loop();
             }
         }
