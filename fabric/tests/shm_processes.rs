@@ -292,7 +292,7 @@ fn sleepers_are_woken_and_only_one_sleeps() {
     // Both sides asleep in between: every message must wake.
     let pool = BufferPool::new();
     let mut out = Vec::new();
-    for number in 0..200 {
+    for number in 0..20_000 {
         let request = send(number, payload(number, &pool));
         post(&*session.endpoint, cq, &mut out, request).expect("open");
         while cq.poll(&mut out, 1) == 0 {
