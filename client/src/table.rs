@@ -1,11 +1,14 @@
 //! A table, and how operations on it outlive a connection.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use onesided_protocol::control::{TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
+
+use thread_local::ThreadLocal;
 
 use crate::client::LinkGuard;
 use crate::core::{Connection, Deadline, TimedOut};
@@ -43,20 +46,27 @@ impl OpenTable {
     }
 }
 
+type Seen = arc_swap::Cache<Arc<ArcSwapOption<OpenTable>>, Option<Arc<OpenTable>>>;
+
 /// A table by name, on whatever connection there is.
 pub(crate) struct TableHandle {
     name: String,
     link: Arc<Link>,
-    current: ArcSwapOption<OpenTable>,
+    current: Arc<ArcSwapOption<OpenTable>>,
+    /// What each thread saw last in `current`: a GET looks here, and only compares a pointer.
+    seen: ThreadLocal<RefCell<Seen>>,
     opening: tokio::sync::Mutex<()>,
 }
 
 impl TableHandle {
-    /// What the current connection knows, if it is usable; cheap enough for every GET.
+    /// Calls `then` with what the current connection knows, if it is usable. Cheap enough for
+    /// every GET: no lock, no count, no fence.
     #[inline]
-    pub(crate) fn now(&self) -> Option<arc_swap::Guard<Option<Arc<OpenTable>>>> {
-        let current = self.current.load();
-        current.as_ref().is_some_and(|open| open.is_usable()).then_some(current)
+    pub(crate) fn with_now<T>(&self, then: impl FnOnce(&OpenTable) -> Option<T>) -> Option<T> {
+        let seen = self.seen.get_or(|| RefCell::new(Seen::new(Arc::clone(&self.current))));
+        let mut seen = seen.try_borrow_mut().ok()?;
+        let open = seen.load().as_ref().filter(|open| open.is_usable())?;
+        then(open)
     }
 
     /// The table on a live connection, opened (again) if need be.
@@ -112,7 +122,8 @@ impl Table {
         let handle = TableHandle {
             name: name.to_owned(),
             link: Arc::clone(guard.link()),
-            current: ArcSwapOption::empty(),
+            current: Arc::new(ArcSwapOption::empty()),
+            seen: ThreadLocal::new(),
             opening: tokio::sync::Mutex::new(()),
         };
         Self { handle: Arc::new(handle), _guard: Arc::clone(guard) }
@@ -154,6 +165,16 @@ impl Table {
     /// As [`Self::get`]; one failure fails all.
     pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
         read::get_many(&self.handle, keys).await
+    }
+
+    /// All keys, by READing the whole index: a key that is there during the whole call is in the
+    /// result, one that comes or goes meanwhile may be. For backups and `dump`; needs a fabric
+    /// with one-sided READs.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`] where there are none, and as [`Self::get`].
+    pub async fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
+        read::keys(&self.handle).await
     }
 
     /// Stores a value; returns its version.

@@ -22,6 +22,7 @@ use super::staging::Staging;
 use super::time::Ticker;
 use crate::error::Error;
 use crate::options::Options;
+use crate::read::CacheBudget;
 use crate::stats::ClientStats;
 
 /// Operations that may be pending at once, READs included, beside the RPCs that have credits.
@@ -37,11 +38,13 @@ pub(crate) struct Shared {
     pub(crate) stats: ClientStats,
     pub(crate) ticker: Ticker,
     pub(crate) pool: BufferPool,
+    pub(crate) cache: Arc<CacheBudget>,
 }
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         Arc::new(Self {
+            cache: CacheBudget::new(options.cache_bytes),
             options,
             stats: ClientStats::default(),
             ticker: Ticker::default(),
@@ -175,6 +178,11 @@ impl Connection {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.shared.options
+    }
+
+    /// What the bucket caches of all tables may take.
+    pub(crate) fn cache_budget(&self) -> &Arc<CacheBudget> {
+        &self.shared.cache
     }
 
     /// The server's clock.

@@ -1,34 +1,121 @@
-//! GET: by RPC, as long as nothing else is known to be possible.
+//! GET without asking (design.md 4).
+//!
+//! | module | what |
+//! |---|---|
+//! | `fast` | the first step, where a READ is a load |
+//! | `lookup` | every case, on any one-sided fabric |
+//! | `batch` | many keys: READs behind one doorbell |
+//! | `walk` | all keys |
+//! | `bucket` | which slots match, and what proves that none does |
+//! | `view`, `cache`, `prefill` | the table's directory and the buckets cached under it |
+//! | `regions`, `io` | what may be READ, and how it is |
 
-use std::sync::Arc;
+mod batch;
+mod bucket;
+mod cache;
+mod fast;
+mod io;
+mod lookup;
+mod prefill;
+mod regions;
+mod view;
+mod walk;
 
-use onesided_protocol::control::TableInfo;
+pub(crate) use cache::CacheBudget;
+pub(crate) use view::TableView;
 
-use crate::core::Connection;
+use io::Io;
+use lookup::Outcome;
+
 use crate::error::Error;
 use crate::rpc;
 use crate::stats::Counter;
-use crate::table::TableHandle;
+use crate::table::{OpenTable, TableHandle};
 use crate::value::Value;
 
-/// What the read path knows of a table on one connection.
-pub(crate) struct TableView;
-
-impl TableView {
-    pub(crate) fn new(_connection: &Arc<Connection>, _info: &TableInfo) -> Self {
-        Self
+impl OpenTable {
+    #[inline]
+    fn io(&self) -> Io<'_> {
+        Io { connection: &self.connection, regions: &self.view.regions }
     }
 }
 
+/// The value of `key`: at first sight, by a lookup, or by asking.
+#[inline]
 pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
-    table.count(Counter::Gets, 1);
-    rpc::get(table, key).await
+    if let Some(value) = table.with_now(|open| fast::get_now(&open.io(), &open.view, key)) {
+        return Ok(Some(value));
+    }
+    // On the heap: the fast path's future stays small.
+    Box::pin(get_slowly(table, key)).await
 }
 
+async fn get_slowly(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+    table.count(Counter::Gets, 1);
+    decide(table, key).await
+}
+
+/// A GET that is counted already.
+async fn decide(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+    let open = table.open(table.deadline("get")).await?;
+    if !open.connection.caps().one_sided {
+        return rpc::get(table, key).await;
+    }
+    let io = open.io();
+    if open.view.begins_prefill() {
+        prefill::prefill(&io, &open.view).await?;
+    }
+    match lookup::lookup(&io, &open.view, key).await {
+        Ok(Outcome::Hit(value)) => {
+            table.count(Counter::OneSidedHits, 1);
+            Ok(Some(value))
+        }
+        Ok(Outcome::Miss) => {
+            table.count(Counter::OneSidedMisses, 1);
+            Ok(None)
+        }
+        // An error here is one of this connection; asking goes on with the next one, if any.
+        Ok(Outcome::AskServer) | Err(_) => rpc::get(table, key).await,
+    }
+}
+
+/// The values of `keys`, in their order.
 pub(crate) async fn get_many<K: AsRef<[u8]>>(
     table: &TableHandle,
     keys: &[K],
 ) -> Result<Vec<Option<Value>>, Error> {
+    let open = table.open(table.deadline("get_many")).await?;
     table.count(Counter::Gets, keys.len());
-    rpc::get_many(table, keys).await
+    if !open.connection.caps().one_sided {
+        return rpc::get_many(table, keys).await;
+    }
+    let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
+    if open.connection.caps().reads_now {
+        fast::get_many_now(&open.io(), &open.view, keys, &mut values);
+    } else if batch::get_many_posted(&open.io(), &open.view, keys, &mut values).await.is_err() {
+        // The connection is lost: what was read counts, the others ask on the next one.
+    }
+    table.count(Counter::OneSidedHits, values.iter().flatten().count());
+    for (value, key) in values.iter_mut().zip(keys).filter(|(value, _)| value.is_none()) {
+        *value = decide(table, key.as_ref()).await?;
+    }
+    Ok(values)
+}
+
+/// All keys.
+pub(crate) async fn keys(table: &TableHandle) -> Result<Vec<Vec<u8>>, Error> {
+    let open = table.open(table.deadline("keys")).await?;
+    if !open.connection.caps().one_sided {
+        return Err(Error::Fabric {
+            fabric: "tcp",
+            reason: "listing keys needs one-sided READs, and this fabric has none".to_owned(),
+        });
+    }
+    match walk::keys(&open.io(), &open.view).await? {
+        Some(keys) => Ok(keys),
+        None => {
+            open.mark_stale();
+            Err(Error::NoSuchTable("the table was dropped".to_owned()))
+        }
+    }
 }

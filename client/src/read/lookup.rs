@@ -1,0 +1,251 @@
+//! GET by one-sided READs, every case of design.md 4, on any one-sided fabric. The fast path
+//! ([`super::fast`]) is its first step without the detours.
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::hash::KeyHash;
+use onesided_protocol::layout::entry::{EntryHeader, Verdict, first_read_bytes, judge};
+use onesided_protocol::layout::size_class;
+use onesided_protocol::layout::slot::Slot;
+use onesided_protocol::limits::{HOPS_MAX, ROUNDS_MAX};
+use onesided_protocol::rules::{Rule, holds};
+use zerocopy::IntoBytes;
+
+use super::bucket::Bucket;
+use super::io::Io;
+use super::view::{IndexMap, Place, Refreshed, TableView};
+use crate::error::Error;
+use crate::value::Value;
+
+/// What a lookup by READs came to.
+pub(crate) enum Outcome {
+    /// The value that was current at some moment of this call.
+    Hit(Value),
+    /// There was none at some moment of this call.
+    Miss,
+    /// READs alone do not tell: ask by RPC.
+    AskServer,
+}
+
+/// One round's answer.
+enum Round {
+    Done(Outcome),
+    /// Look again, after learning where the bucket is now if the flag says so.
+    Again {
+        refresh: bool,
+    },
+    /// The bucket gave only valid entries of other keys.
+    Collision,
+}
+
+/// What one slot led to.
+enum Followed {
+    Hit(Value),
+    Expired,
+    ExpiryUnclear,
+    OtherKey,
+    Dead,
+    Unproven,
+}
+
+/// Looks `key` up. Ends after [`ROUNDS_MAX`] rounds at the latest.
+pub(crate) async fn lookup(io: &Io<'_>, view: &TableView, key: &[u8]) -> Result<Outcome, Error> {
+    let hash = view.hash(key);
+    let mut collisions = 0;
+    for round in 0..ROUNDS_MAX {
+        if round > 0 {
+            io.connection.stats().retry();
+        }
+        let search = Search { io, view, key, hash, may_use_cache: round == 0 };
+        match search.round().await? {
+            Round::Done(outcome) => return Ok(outcome),
+            Round::Again { refresh: false } => {}
+            Round::Again { refresh: true } => match view.refresh(io, hash).await? {
+                Refreshed::Yes => {}
+                Refreshed::TableGone => return Ok(Outcome::AskServer),
+            },
+            // It is no proof of a miss: the slot of this very key may have been replaced by one
+            // of the other meanwhile.
+            Round::Collision => collisions += 1,
+        }
+        if collisions == 2 {
+            break;
+        }
+    }
+    Ok(Outcome::AskServer)
+}
+
+/// The value in an entry's image.
+#[inline]
+pub(super) fn value_of(words: Vec<u64>, header: &EntryHeader) -> Value {
+    let (start, len) = (header.value_offset(), header.value_len as usize);
+    Value::from_image(words, start, len, header.version, header.user_flags, header.expiry_s)
+}
+
+struct Search<'a> {
+    io: &'a Io<'a>,
+    view: &'a TableView,
+    key: &'a [u8],
+    hash: KeyHash,
+    may_use_cache: bool,
+}
+
+impl Search<'_> {
+    async fn round(&self) -> Result<Round, Error> {
+        let Some((map, place)) = self.view.map().and_then(|map| Some((map, map.place(self.hash)?)))
+        else {
+            return Ok(Round::Again { refresh: true });
+        };
+        let Some(bucket) = self.bucket(map, place).await? else {
+            return Ok(Round::Again { refresh: true });
+        };
+        let candidates = bucket.candidates(self.hash);
+        if candidates.is_empty() {
+            return self.no_candidate(&bucket, place).await;
+        }
+        // Also when a split has begun to move the key: its slot is good until the split ends.
+        self.follow_all(&candidates, &bucket).await
+    }
+
+    async fn bucket(&self, map: &IndexMap, place: Place) -> Result<Option<Bucket>, Error> {
+        if self.may_use_cache
+            && let Some(bucket) = Bucket::cached(map, place)
+        {
+            self.io.connection.stats().cache_hit();
+            return Ok(Some(bucket));
+        }
+        Bucket::read(self.io, map, place).await
+    }
+
+    async fn no_candidate(&self, bucket: &Bucket, place: Place) -> Result<Round, Error> {
+        if !bucket.fresh {
+            if !holds(Rule::CacheNeverProvesMiss) {
+                return Ok(Round::Done(Outcome::Miss));
+            }
+            return Ok(Round::Again { refresh: false });
+        }
+        let proven = if holds(Rule::MissRechecksVersion) {
+            bucket.proves_a_miss(self.io, place, self.hash).await?
+        } else {
+            bucket.covers(self.hash)
+        };
+        Ok(if proven { Round::Done(Outcome::Miss) } else { Round::Again { refresh: true } })
+    }
+
+    async fn follow_all(&self, candidates: &[Slot], bucket: &Bucket) -> Result<Round, Error> {
+        let mut only_other_keys = true;
+        for &slot in candidates {
+            let done = match self.follow(slot).await? {
+                Followed::Hit(value) => Outcome::Hit(value),
+                Followed::Expired => Outcome::Miss,
+                Followed::ExpiryUnclear => Outcome::AskServer,
+                Followed::Dead if !holds(Rule::DeadLooksAgain) => Outcome::Miss,
+                Followed::OtherKey => continue,
+                Followed::Dead | Followed::Unproven => {
+                    only_other_keys = false;
+                    continue;
+                }
+            };
+            return Ok(Round::Done(done));
+        }
+        let refresh = bucket.fresh && !bucket.covers(self.hash);
+        if bucket.fresh && only_other_keys && !refresh {
+            return Ok(Round::Collision);
+        }
+        Ok(Round::Again { refresh })
+    }
+
+    /// READs the entry that a slot points at, and those it was replaced by.
+    async fn follow(&self, slot: Slot) -> Result<Followed, Error> {
+        let (mut class, mut next) = (slot.class(), slot.addr());
+        for hop in 0..=HOPS_MAX {
+            let Some(addr) = next else { break };
+            if hop > 0 {
+                self.io.connection.stats().forward_hop();
+            }
+            let len_bytes = first_read_bytes(size_class::bytes(class), self.key.len());
+            let Some(words) = self.io.read(addr, len_bytes).await? else { break };
+            match judge(self.view.info.secret, addr, words.as_bytes(), self.key) {
+                Verdict::Hit(header) => return Ok(self.hit(header, words)),
+                Verdict::Large { header, state } => return self.large(addr, header, state).await,
+                Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
+                Verdict::OtherKey => return Ok(Followed::OtherKey),
+                Verdict::Dead => return Ok(Followed::Dead),
+                Verdict::Unproven => {
+                    self.io.connection.stats().checksum_failure();
+                    break;
+                }
+            }
+        }
+        Ok(Followed::Unproven)
+    }
+
+    fn hit(&self, header: EntryHeader, words: Vec<u64>) -> Followed {
+        match self.io.expired(header.expiry_s) {
+            Expired::No => Followed::Hit(value_of(words, &header)),
+            Expired::Yes => Followed::Expired,
+            Expired::Unclear => Followed::ExpiryUnclear,
+        }
+    }
+
+    /// READs exactly the value; and only after that has completed the state word again: the same
+    /// means whole (design.md 4).
+    async fn large(
+        &self,
+        addr: LogAddr,
+        header: EntryHeader,
+        state: u64,
+    ) -> Result<Followed, Error> {
+        let value_len = header.value_len as usize;
+        let Some((remote, room)) = self.io.place(addr, header.padded_bytes()).await? else {
+            return Ok(Followed::Unproven);
+        };
+        if room < header.padded_bytes() {
+            return Ok(Followed::Unproven);
+        }
+        let offset_bytes = remote.offset_bytes + header.value_offset() as u64;
+        let mut value = vec![0; value_len];
+        let from = onesided_fabric::RemoteAddr { offset_bytes, ..remote };
+        self.io.read_bytes(from, &mut value).await?;
+        if holds(Rule::LargeReadsStateAgain) {
+            let again = self.io.read_at(remote, 8).await?;
+            if again[0] != state {
+                return Ok(Followed::Unproven);
+            }
+        }
+        Ok(match self.io.expired(header.expiry_s) {
+            Expired::No => Followed::Hit(Value::from_bytes(
+                value,
+                header.version,
+                header.user_flags,
+                header.expiry_s,
+            )),
+            Expired::Yes => Followed::Expired,
+            Expired::Unclear => Followed::ExpiryUnclear,
+        })
+    }
+}
+
+/// Whether an expiry has passed on the server's clock, as far as this side can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Expired {
+    /// It has not.
+    No,
+    /// It has.
+    Yes,
+    /// It is within the clock's error bound: only the server can tell, so that nobody sees a
+    /// miss and then a hit.
+    Unclear,
+}
+
+impl Expired {
+    /// For an expiry in seconds (0 = never) and the server's time with its error bound, in ns.
+    pub(crate) fn at(expiry_s: u32, now_ns: u64, error_ns: u64) -> Self {
+        let expiry_ns = u64::from(expiry_s) * 1_000_000_000;
+        match expiry_s {
+            0 => Self::No,
+            _ if now_ns + error_ns < expiry_ns => Self::No,
+            _ if now_ns.saturating_sub(error_ns) >= expiry_ns => Self::Yes,
+            _ => Self::Unclear,
+        }
+    }
+}
