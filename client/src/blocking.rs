@@ -10,6 +10,7 @@ use crate::core::block_on;
 use crate::error::Error;
 use crate::link::Link;
 use crate::options::{ClientBuilder, PutOptions};
+use crate::read;
 use crate::stats::Stats;
 use crate::value::{Value, Version};
 
@@ -146,7 +147,11 @@ impl Table {
     /// # Errors
     /// As there.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
-        self.run(self.inner.get(key))
+        let key = key.as_ref();
+        match read::get_now(&self.inner.handle, key) {
+            Some(value) => Ok(Some(value)),
+            None => self.run(self.inner.get(key)),
+        }
     }
 
     /// As [`crate::Table::get_many`].

@@ -106,7 +106,7 @@ impl Default for Options {
             silence_timeout: Duration::from_secs(4),
             reconnect: true,
             reconnect_timeout: None,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(50),
             cache_bytes: 256 << 20,
             prefill: false,
         }

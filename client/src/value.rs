@@ -4,75 +4,35 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use zerocopy::IntoBytes;
-
 /// The token of compare-and-set: never the same twice for a key.
 pub type Version = u64;
 
 /// A value and what the server knows about it.
 #[derive(Clone)]
 pub struct Value {
-    store: Store,
+    bytes: Box<[u8]>,
     version: Version,
     user_flags: u32,
     expiry_s: u32,
 }
 
-#[derive(Clone)]
-enum Store {
-    Bytes(Vec<u8>),
-    /// An entry as it was READ: the value is a part of it.
-    Image {
-        words: Vec<u64>,
-        start: usize,
-        len_bytes: usize,
-    },
-}
-
 impl Value {
-    /// A value out of an entry's image, without a copy: `len_bytes` bytes from byte `start`.
-    ///
-    /// # Panics
-    /// If the range is outside the image; the reader checks it before.
-    #[must_use]
-    pub fn from_image(
-        words: Vec<u64>,
-        start: usize,
-        len_bytes: usize,
-        version: Version,
-        user_flags: u32,
-        expiry_s: u32,
-    ) -> Self {
-        let end = start.checked_add(len_bytes);
-        assert!(end.is_some_and(|end| end <= words.len() * 8), "value outside its entry");
-        let store = Store::Image { words, start, len_bytes };
-        Self { store, version, user_flags, expiry_s }
-    }
-
-    /// A value that owns its bytes.
+    /// A value of its own, not read from anywhere.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, version: Version, user_flags: u32, expiry_s: u32) -> Self {
-        Self { store: Store::Bytes(bytes), version, user_flags, expiry_s }
+        Self { bytes: bytes.into_boxed_slice(), version, user_flags, expiry_s }
     }
 
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        match &self.store {
-            Store::Bytes(bytes) => bytes,
-            Store::Image { words, start, len_bytes } => {
-                &words.as_slice().as_bytes()[*start..*start + *len_bytes]
-            }
-        }
+        &self.bytes
     }
 
     /// Its bytes, owned.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
-        match self.store {
-            Store::Bytes(bytes) => bytes,
-            Store::Image { .. } => self.bytes().to_vec(),
-        }
+        self.bytes.into_vec()
     }
 
     /// Its version.
@@ -146,12 +106,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_in_an_image_is_its_range() {
-        let words = vec![u64::from_le_bytes(*b"abcdefgh"), u64::from_le_bytes(*b"ijklmnop")];
-        let value = Value::from_image(words, 6, 5, 7, 8, 0);
+    fn a_value_is_its_bytes_and_what_is_known_of_it() {
+        let value = Value::from_bytes(b"ghijk".to_vec(), 7, 8, 0);
         assert_eq!(&value[..], b"ghijk");
         assert_eq!((value.version(), value.user_flags(), value.expires_at()), (7, 8, None));
-        assert_eq!(value.clone(), Value::from_bytes(b"ghijk".to_vec(), 7, 8, 0));
-        assert_eq!(value.into_vec(), b"ghijk");
+        assert_eq!(value.clone().into_vec(), b"ghijk");
+        assert_eq!(value, *b"ghijk".as_slice());
     }
 }

@@ -263,6 +263,16 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(at) }
     }
 
+    /// Whole words of a checked, aligned range, for one access to each.
+    #[inline]
+    fn range(&self, offset_bytes: usize, words: usize) -> &[AtomicU64] {
+        debug_assert!(self.check(offset_bytes, words * 8).is_ok());
+        // SAFETY: R3: the caller checked that the range is inside the mapping.
+        let at = unsafe { self.base.add(offset_bytes) }.cast::<AtomicU64>().as_ptr();
+        // SAFETY: R1 and R3: valid and aligned; R2: atomics, used for one access to each.
+        unsafe { std::slice::from_raw_parts(at, words) }
+    }
+
     /// The byte at a checked offset, out of its word: edges of unaligned copies only. (Accesses
     /// of two sizes to one place would be a race even between atomics.)
     fn byte(&self, offset_bytes: usize) -> u8 {
@@ -390,8 +400,13 @@ impl Memory {
             return Err(AccessError::Misaligned(offset_bytes as u64));
         }
         self.check(offset_bytes, into.len() * 8)?;
-        for (i, word) in into.iter_mut().enumerate() {
-            *word = self.word(offset_bytes + i * 8).load(Ordering::Relaxed);
+        let (lines, rest) = self.range(offset_bytes, into.len()).as_chunks::<8>();
+        let (into_lines, into_rest) = into.as_chunks_mut::<8>();
+        for (words, from) in into_lines.iter_mut().zip(lines) {
+            *words = std::array::from_fn(|i| from[i].load(Ordering::Relaxed));
+        }
+        for (word, from) in into_rest.iter_mut().zip(rest) {
+            *word = from.load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
         Ok(())

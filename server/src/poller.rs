@@ -21,6 +21,9 @@ use crate::session::Sessions;
 const BATCH: usize = 64;
 /// Answers of one endpoint are posted when they hold this many bytes, even within a batch.
 const POST_BYTES: usize = 1 << 20;
+/// Fruitless polling longer than this lets others run in between: the client that would send may
+/// be waiting for this very core.
+const PURE_SPIN: Duration = Duration::from_micros(3);
 /// How soon a blocked endpoint is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -108,9 +111,12 @@ impl Poller {
     fn idle(&self, idle_since: &mut Option<Instant>, some_blocked: bool) {
         if !self.spin.is_zero() {
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < self.spin {
-                std::hint::spin_loop();
-                return;
+            let idle = since.elapsed();
+            if idle < PURE_SPIN {
+                return std::hint::spin_loop();
+            }
+            if idle < self.spin {
+                return std::thread::yield_now();
             }
         }
         let sleep = if some_blocked { RETRY } else { self.sleep };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use onesided_fabric::{Buffer, Opcode, PostError, WorkRequest};
 use onesided_protocol::rpc::{Answer, Op, Reply, Request};
@@ -325,10 +325,18 @@ impl Waiter<'_> {
         let start = Instant::now();
         while !connection.pending.is_done(self.id) && start.elapsed() < spin {
             if connection.dispatch() == 0 {
-                std::hint::spin_loop();
+                pause(start);
             }
         }
     }
+}
+
+/// Fruitless polling longer than this lets others run in between: the server may be waiting for
+/// this very core.
+const PURE_SPIN: Duration = Duration::from_micros(3);
+
+fn pause(since: Instant) {
+    if since.elapsed() < PURE_SPIN { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
 impl Drop for Waiter<'_> {

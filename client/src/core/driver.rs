@@ -58,6 +58,12 @@ pub(crate) fn block_on<F: Future>(
     future: F,
 ) -> F::Output {
     let _driving = Driving(DRIVING.replace(true));
+    let mut future = pin!(future);
+    // Most calls are done at the first look, READs that are loads above all: nobody needs to be
+    // woken then.
+    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return output;
+    }
     let parker = Arc::new(Parker {
         thread: std::thread::current(),
         notified: AtomicBool::new(false),
@@ -65,7 +71,6 @@ pub(crate) fn block_on<F: Future>(
     });
     let waker = Waker::from(Arc::clone(&parker));
     let mut cx = Context::from_waker(&waker);
-    let mut future = pin!(future);
     let mut has_waited = None;
     let output = loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {

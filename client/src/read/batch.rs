@@ -8,7 +8,7 @@ use onesided_protocol::layout::line::BUCKET_BYTES;
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, any_match};
 use super::io::{Io, clamp};
 use super::lookup::{Expired, value_of};
 use super::view::{IndexMap, TableView};
@@ -58,7 +58,7 @@ pub(crate) async fn get_many_posted<K: AsRef<[u8]>>(
         if let Verdict::Hit(header) = judge(view.info.secret, wanted.what, &entry, key)
             && io.expired(header.expiry_s) == Expired::No
         {
-            values[wanted.index] = Some(value_of(entry.words().to_vec(), &header));
+            values[wanted.index] = Some(value_of(&entry, &header));
         }
     }
     Ok(())
@@ -94,5 +94,5 @@ fn keep(map: &IndexMap, hash: KeyHash, bucket: &onesided_fabric::Buffer) -> Opti
     let image = bucket.words().first_chunk()?;
     let place = map.place(hash)?;
     map.cache.put(place.directory_index, place.bucket, place.addr, image);
-    super::fast::slots(image, hash).next()
+    Some(any_match(image, hash))
 }

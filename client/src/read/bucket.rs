@@ -105,6 +105,20 @@ fn tail_line(segment: LogAddr, line: u8) -> Option<LogAddr> {
     LogAddr::from_bits(segment.get() + units as u64)
 }
 
+/// A slot of a bucket whose fingerprint is the hash's, if there is one; of several, the last.
+///
+/// Without a branch on what was READ: a wrong guess would wait for the cache miss, and nothing
+/// after it could begin before.
+#[inline]
+pub(crate) fn any_match(bucket: &[u64; BUCKET_WORDS], hash: KeyHash) -> Slot {
+    let wanted = u64::from(hash.fingerprint()) << FINGERPRINT_SHIFT;
+    let (first, second) = (&bucket[1..LINE_WORDS], &bucket[LINE_WORDS + 1..]);
+    let pick = |found, &word: &u64| {
+        std::hint::select_unpredictable((word ^ wanted) >> FINGERPRINT_SHIFT == 0, word, found)
+    };
+    Slot(second.iter().fold(first.iter().fold(0, pick), pick))
+}
+
 /// The slots among `words` that point and whose fingerprint is the hash's.
 #[inline]
 pub(crate) fn matching(words: &[u64], hash: KeyHash) -> impl Iterator<Item = Slot> + '_ {

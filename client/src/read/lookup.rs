@@ -74,11 +74,11 @@ pub(crate) async fn lookup(io: &Io<'_>, view: &TableView, key: &[u8]) -> Result<
     Ok(Outcome::AskServer)
 }
 
-/// The value in an entry's image.
+/// The value in an entry's image, which was judged to be whole.
 #[inline]
-pub(super) fn value_of(words: Vec<u64>, header: &EntryHeader) -> Value {
-    let (start, len) = (header.value_offset(), header.value_len as usize);
-    Value::from_image(words, start, len, header.version, header.user_flags, header.expiry_s)
+pub(super) fn value_of(image: &[u8], header: &EntryHeader) -> Value {
+    let value = image[header.value_offset()..header.len_bytes()].to_vec();
+    Value::from_bytes(value, header.version, header.user_flags, header.expiry_s)
 }
 
 struct Search<'a> {
@@ -181,7 +181,7 @@ impl Search<'_> {
 
     fn hit(&self, header: EntryHeader, words: Vec<u64>) -> Followed {
         match self.io.expired(header.expiry_s) {
-            Expired::No => Followed::Hit(value_of(words, &header)),
+            Expired::No => Followed::Hit(value_of(words.as_bytes(), &header)),
             Expired::Yes => Followed::Expired,
             Expired::Unclear => Followed::ExpiryUnclear,
         }

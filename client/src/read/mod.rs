@@ -43,11 +43,17 @@ impl OpenTable {
 /// The value of `key`: at first sight, by a lookup, or by asking.
 #[inline]
 pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
-    if let Some(value) = table.with_now(|open| fast::get_now(&open.io(), &open.view, key)) {
+    if let Some(value) = get_now(table, key) {
         return Ok(Some(value));
     }
     // On the heap: the fast path's future stays small.
     Box::pin(get_slowly(table, key)).await
+}
+
+/// The value of `key`, where a READ is a load and the first look decides.
+#[inline]
+pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
+    table.with_now(|open| fast::get_now(&open.io(), &open.view, key))
 }
 
 async fn get_slowly(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {

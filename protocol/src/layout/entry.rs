@@ -138,8 +138,13 @@ pub const fn padded_bytes(key_len: usize, value_len: usize) -> usize {
 /// large one, whose class says only how much there is in all. The longest entry with this key
 /// that is not large decides, by its class: above 8 KiB a class may be an eighth longer than
 /// the entry.
+#[inline]
 #[must_use]
 pub fn first_read_bytes(class_bytes: usize, key_len: usize) -> usize {
+    // The common case without arithmetic: no entry of these classes is large.
+    if class_bytes <= LARGE_VALUE_BYTES {
+        return class_bytes;
+    }
     let longest_small = padded_bytes(key_len, LARGE_VALUE_BYTES);
     if class_bytes <= size_class::bytes(size_class::of(longest_small)) {
         return class_bytes;

@@ -75,7 +75,7 @@ impl Default for ServerConfig {
             session_lease_ms: 10_000,
             ticket_lease_ms: 10_000,
             credits: 64,
-            spin_us: 20,
+            spin_us: 50,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 75,
