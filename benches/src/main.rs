@@ -1,1 +1,49 @@
-fn main() {}
+//! `onesided-bench`: a load generator. Threads of one client get and put uniform keys for a while;
+//! then it says how many, how fast, and how many of the reads asked the server.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod load;
+mod report;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use args::Args;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("onesided-bench: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let mut builder = onesided::Client::builder().url(&args.server).prefill(args.prefill);
+    if let Some(fabric) = args.fabric {
+        builder = builder.fabric(fabric);
+    }
+    let client = builder.connect_blocking()?;
+    let table = client.table(&args.table)?;
+    if !args.no_fill {
+        load::fill(&table, args).context("filling")?;
+    }
+    // Opened again, so that a prefill sees the index as it is now.
+    let table = client.table(&args.table)?;
+    let before = report::Counters::of(&client)?;
+    let measured = load::run(&table, args)?;
+    let after = report::Counters::of(&client)?;
+    let report = report::Report { args, measured: &measured, before, after, client: &client };
+    if args.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(())
+}

@@ -162,6 +162,14 @@ impl Table {
         self.run(self.inner.get_many(keys))
     }
 
+    /// As [`crate::Table::keys`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
+        self.run(self.inner.keys())
+    }
+
     /// As [`crate::Table::put`].
     ///
     /// # Errors

@@ -1,0 +1,42 @@
+//! LMDB with the same pairs.
+
+use heed::types::Bytes;
+use heed::{Database, Env, EnvOpenOptions, RoTxn, WithTls};
+
+use super::data;
+
+/// A filled database in a directory of its own, removed when this is dropped.
+pub struct Lmdb {
+    env: Env<WithTls>,
+    database: Database<Bytes, Bytes>,
+    _directory: tempfile::TempDir,
+}
+
+impl Lmdb {
+    /// Stores all pairs.
+    pub fn filled(pairs: u64) -> heed::Result<Self> {
+        let directory = tempfile::tempdir().map_err(heed::Error::Io)?;
+        let mut options = EnvOpenOptions::new();
+        options.map_size(4 << 30);
+        // SAFETY: opening maps a file, and the map is valid only while nobody else changes it. The
+        // directory was made a moment ago for this process alone, which opens it once.
+        let env = unsafe { options.open(directory.path()) }?;
+        let mut txn = env.write_txn()?;
+        let database = env.create_database(&mut txn, None)?;
+        for index in 0..pairs {
+            database.put(&mut txn, &data::key(index)[..], &data::value(index)[..])?;
+        }
+        txn.commit()?;
+        Ok(Self { env, database, _directory: directory })
+    }
+
+    /// A read transaction.
+    pub fn read(&self) -> heed::Result<RoTxn<'_, WithTls>> {
+        self.env.read_txn()
+    }
+
+    /// The value, copied.
+    pub fn get(&self, txn: &RoTxn<'_, WithTls>, key: &[u8]) -> heed::Result<Option<Vec<u8>>> {
+        Ok(self.database.get(txn, key)?.map(<[u8]>::to_vec))
+    }
+}

@@ -1,0 +1,80 @@
+//! The server as a process of its own: this program again, told by the environment to serve.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use onesided_server::{Server, ServerConfig};
+
+const ROLE: &str = "ONESIDED_BENCH_SERVE";
+
+/// Serves until stdin ends, if this process was started to. A bench calls it first of all.
+pub fn serve_if_told() -> bool {
+    if std::env::var_os(ROLE).is_none() {
+        return false;
+    }
+    let config = ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: 2 << 30,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config).expect("the server starts");
+    println!("{}", server.addr());
+    // The parent's end closes when it drops the process, and also when it dies.
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    server.stop();
+    true
+}
+
+/// A server process, ended when this is dropped.
+pub struct ServerProcess {
+    child: Child,
+    /// Kept open: the server may write.
+    _stdout: BufReader<ChildStdout>,
+    /// Where it listens.
+    pub url: String,
+}
+
+impl ServerProcess {
+    /// Starts one with 2 GiB and a table `default`.
+    pub fn start() -> io::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no stdout"))?;
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let url = format!("onesided://{}", line.trim());
+        Ok(Self { child, _stdout: stdout, url })
+    }
+
+    /// CPU time that its threads have had.
+    pub fn cpu(&self) -> io::Result<Duration> {
+        let mut ns = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            let first = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+            ns += first.ok_or_else(|| io::Error::other("schedstat has no numbers"))?;
+        }
+        Ok(Duration::from_nanos(ns))
+    }
+
+    /// Resident bytes, shared memory included.
+    pub fn resident_bytes(&self) -> io::Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        Ok(kib.ok_or_else(|| io::Error::other("status has no VmRSS"))? * 1024)
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Closing stdin asks it to stop.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,157 @@
+//! `tables`, `stats`, `ping`.
+
+use std::io::{self, BufRead, IsTerminal};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use onesided_protocol::control::{TableOptions, TableStatus};
+use serde_json::{Value as Json, json};
+
+use crate::args::{PingArgs, TablesCommand};
+use crate::output::{self, count, megabytes, time};
+use crate::session::{Outcome, Session};
+use crate::spec;
+
+pub(crate) fn tables(session: &Session, command: &TablesCommand) -> Result<Outcome> {
+    match command {
+        TablesCommand::List => list(session),
+        TablesCommand::Create { spec } => {
+            let (name, options) = spec::parse(spec, TableOptions::default())?;
+            session.client.create_table(&name, options)?;
+            done(session, "created", &name)
+        }
+        TablesCommand::Alter { spec } => {
+            let (name, options) = spec::parse(spec, find(session, spec::name_of(spec))?.options)?;
+            session.client.alter_table(&name, options)?;
+            done(session, "altered", &name)
+        }
+        TablesCommand::Drop { name, yes } => drop_table(session, name, *yes),
+    }
+}
+
+fn find(session: &Session, name: &str) -> Result<TableStatus> {
+    let tables = session.client.tables()?;
+    let found = tables.into_iter().find(|table| table.name == name);
+    found.with_context(|| format!("no table {name:?}; `onesided tables list` shows them all"))
+}
+
+fn done(session: &Session, what: &str, name: &str) -> Result<Outcome> {
+    output::either(session.json, || json!({ what: name }), || format!("{what} {name}"))?;
+    Ok(Outcome::Done)
+}
+
+fn drop_table(session: &Session, name: &str, yes: bool) -> Result<Outcome> {
+    let status = find(session, name)?;
+    if !yes {
+        if !io::stdin().is_terminal() {
+            bail!("drop removes {} keys; add --yes when nobody can be asked", status.keys);
+        }
+        eprint!("Drop table {name} and its {} keys? [y/N] ", count(status.keys));
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            eprintln!("onesided: not dropped");
+            return Ok(Outcome::Absent);
+        }
+    }
+    session.client.drop_table(name)?;
+    done(session, "dropped", name)
+}
+
+fn list(session: &Session) -> Result<Outcome> {
+    let tables = session.client.tables()?;
+    if session.json {
+        let tables: Vec<Json> = tables.iter().map(table_json).collect();
+        output::line(&Json::from(tables).to_string())?;
+        return Ok(Outcome::Done);
+    }
+    let head = ["table", "keys", "live", "log", "index", "ttl", "quota"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(tables.iter().map(table_row));
+    output::line(&output::table(&rows))?;
+    Ok(Outcome::Done)
+}
+
+fn table_json(table: &TableStatus) -> Json {
+    json!({
+        "name": table.name,
+        "id": table.id,
+        "keys": table.keys,
+        "live_bytes": table.live_bytes,
+        "log_bytes": table.log_bytes,
+        "index_bytes": table.index_bytes,
+        "splits": table.splits,
+        "default_ttl_s": table.options.default_ttl_s,
+        "quota_bytes": table.options.quota_bytes,
+    })
+}
+
+fn table_row(table: &TableStatus) -> Vec<String> {
+    let options = &table.options;
+    let or_none = |number: u64, text: String| if number == 0 { "-".to_owned() } else { text };
+    vec![
+        table.name.clone(),
+        count(table.keys),
+        megabytes(table.live_bytes),
+        megabytes(table.log_bytes),
+        megabytes(table.index_bytes),
+        or_none(options.default_ttl_s.into(), format!("{} s", options.default_ttl_s)),
+        or_none(options.quota_bytes, megabytes(options.quota_bytes)),
+    ]
+}
+
+pub(crate) fn stats(session: &Session) -> Result<Outcome> {
+    let server = session.client.server_stats()?;
+    let client = serde_json::to_value(session.client.stats())?;
+    if session.json {
+        let server: serde_json::Map<String, Json> =
+            server.into_iter().map(|(name, value)| (name, value.into())).collect();
+        output::line(&json!({ "server": server, "client": client }).to_string())?;
+        return Ok(Outcome::Done);
+    }
+    let mut rows = vec![vec![format!("server {}", session.server)]];
+    rows.extend(server.into_iter().map(|(name, value)| {
+        let shown = if name.ends_with("_bytes") { megabytes(value) } else { count(value) };
+        vec![format!("  {name}"), shown]
+    }));
+    rows.push(vec!["this client".to_owned()]);
+    for (name, value) in client.as_object().into_iter().flatten() {
+        let shown = value.as_u64().map(count).or(value.as_str().map(str::to_owned));
+        rows.push(vec![format!("  {name}"), shown.unwrap_or_else(|| value.to_string())]);
+    }
+    output::line(&output::table(&rows))?;
+    Ok(Outcome::Done)
+}
+
+pub(crate) fn ping(session: &Session, args: &PingArgs) -> Result<Outcome> {
+    // The first one finds caches cold and threads asleep.
+    session.client.ping()?;
+    let pings = (0..args.count).map(|_| session.client.ping());
+    let mut times: Vec<Duration> = pings.collect::<Result<_, _>>()?;
+    times.sort_unstable();
+    let (min, median, max) = (times[0], times[times.len() / 2], times[times.len() - 1]);
+    let fabric = session.client.fabric().to_string();
+    let us = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let as_json = || {
+        json!({
+            "server": session.server,
+            "fabric": fabric,
+            "count": args.count,
+            "min_us": us(min),
+            "median_us": us(median),
+            "max_us": us(max),
+        })
+    };
+    let as_text = || {
+        format!(
+            "{} over {fabric}: {} round trips, min {}, median {}, max {}",
+            session.server,
+            args.count,
+            time(min),
+            time(median),
+            time(max)
+        )
+    };
+    output::either(session.json, as_json, as_text)?;
+    Ok(Outcome::Done)
+}

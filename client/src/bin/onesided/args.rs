@@ -1,0 +1,245 @@
+//! What can be typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Examples that `--help` ends with; a test runs every one of them.
+const EXAMPLES: &str = "\
+Examples (a server on this machine: `cargo run --release --bin onesided-server`):
+  onesided put greeting 'hello world'
+  onesided get greeting
+  printf 'bytes from a pipe' | onesided put blob
+  onesided put session-7 alice --ttl 3600 --if-absent
+  onesided incr visits
+  onesided load ./photos --verify
+  onesided dump ./copy
+  onesided tables create cache:ttl=60,quota=256MiB
+  onesided --table cache put key value
+  onesided --json stats
+  onesided ping
+
+Exit codes: 0 = done; 1 = the key is absent, or the condition was not met; 2 = it failed, and one
+line on stderr says why and what to do.";
+
+/// Talk to a onesided server: store, read, load and dump keys, look after tables.
+#[derive(Parser, Debug)]
+#[command(name = "onesided", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Where the server is: onesided://HOST[:PORT], or just HOST[:PORT].
+    #[arg(
+        long,
+        global = true,
+        env = "ONESIDED_SERVER",
+        value_name = "URL",
+        default_value = "onesided://127.0.0.1:7411"
+    )]
+    pub(crate) server: String,
+
+    /// How bytes reach the server. `auto` takes shared memory on the server's own host, an RDMA
+    /// device where both have one, else tcp; the others fail when they cannot be had.
+    #[arg(long, global = true, value_name = "FABRIC", default_value = "auto")]
+    pub(crate) fabric: Fabric,
+
+    /// The table that put, get, del, incr, load and dump work on.
+    #[arg(long, global = true, value_name = "NAME", default_value = "default")]
+    pub(crate) table: String,
+
+    /// File that holds the server's token; needed only if the server was started with one.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Longest wait for one operation, in milliseconds.
+    #[arg(long, global = true, value_name = "N", default_value_t = 5_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) timeout_ms: u32,
+
+    /// Print results as JSON on stdout, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Choices of `--fabric`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fabric {
+    /// The best that both sides have.
+    Auto,
+    /// Shared memory; the server is on this host.
+    Shm,
+    /// An RDMA device.
+    Verbs,
+    /// A TCP connection; every GET asks the server.
+    Tcp,
+}
+
+/// Subcommands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Store a value; prints its version.
+    Put(PutArgs),
+    /// Print a value, byte for byte; exit 1 and nothing on stdout when there is none.
+    Get(GetArgs),
+    /// Remove a key; exit 1 when there was none.
+    Del(DelArgs),
+    /// Add to a value that is a decimal number (absent = 0); prints what it is now.
+    Incr(IncrArgs),
+    /// Store every file below a directory; the key is its relative path.
+    Load(LoadArgs),
+    /// Write every key of the table to a file below a directory: the reverse of load.
+    Dump(DumpArgs),
+    /// List, create, alter and drop tables.
+    #[command(subcommand)]
+    Tables(TablesCommand),
+    /// Counters of the server, and of this client.
+    Stats,
+    /// Round trips to the server's CPU and back: shortest, median, longest.
+    Ping(PingArgs),
+}
+
+/// Arguments of `put`.
+#[derive(Args, Debug)]
+pub(crate) struct PutArgs {
+    /// The key.
+    pub(crate) key: OsString,
+    /// The value; `-` or nothing reads it from stdin.
+    #[arg(allow_negative_numbers = true, conflicts_with = "file")]
+    pub(crate) value: Option<OsString>,
+    /// Take the value from this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Seconds it lives; 0 = for ever. Without this the table decides.
+    #[arg(long, value_name = "S")]
+    pub(crate) ttl: Option<u32>,
+    /// A number of your own that is kept beside the value.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) flags: u32,
+    #[command(flatten)]
+    pub(crate) condition: Condition,
+}
+
+/// When a put is done; otherwise exit 1.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub(crate) struct Condition {
+    /// Only if the key has no value yet.
+    #[arg(long)]
+    pub(crate) if_absent: bool,
+    /// Only if the key has a value.
+    #[arg(long)]
+    pub(crate) if_present: bool,
+    /// Only if the value's version is this one (`get --meta` and `put` print it).
+    #[arg(long, value_name = "V")]
+    pub(crate) if_version: Option<u64>,
+}
+
+/// Arguments of `get`.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    /// The key.
+    pub(crate) key: OsString,
+    /// Print version, flags and expiry to stderr.
+    #[arg(long)]
+    pub(crate) meta: bool,
+}
+
+/// Arguments of `del`.
+#[derive(Args, Debug)]
+pub(crate) struct DelArgs {
+    /// The key.
+    pub(crate) key: OsString,
+    /// Only if the value's version is this one.
+    #[arg(long, value_name = "V")]
+    pub(crate) if_version: Option<u64>,
+}
+
+/// Arguments of `incr`.
+#[derive(Args, Debug)]
+pub(crate) struct IncrArgs {
+    /// The key.
+    pub(crate) key: OsString,
+    /// How much; may be negative.
+    #[arg(default_value_t = 1, allow_negative_numbers = true)]
+    pub(crate) by: i64,
+}
+
+/// What `load` and `dump` have in common.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// How many are in flight at a time.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) jobs: u16,
+    /// End at the first failure instead of naming it and going on.
+    #[arg(long)]
+    pub(crate) stop_on_error: bool,
+}
+
+/// Arguments of `load`.
+#[derive(Args, Debug)]
+pub(crate) struct LoadArgs {
+    /// Symbolic links below it are not followed.
+    pub(crate) dir: PathBuf,
+    /// Read every value back afterwards and compare.
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) pace: Pace,
+}
+
+/// Arguments of `dump`.
+#[derive(Args, Debug)]
+pub(crate) struct DumpArgs {
+    /// Made if it does not exist. Keys that would lead out of it are refused.
+    pub(crate) dir: PathBuf,
+    /// Dump the keys of this file, one a line (`-`: of stdin), instead of walking the index.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pace: Pace,
+}
+
+/// Arguments of `ping`.
+#[derive(Args, Debug)]
+pub(crate) struct PingArgs {
+    /// How many round trips.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+}
+
+const SPEC_HELP: &str = "\
+Options of a table, after a colon, separated by commas:
+  ttl=N        seconds a value lives unless its put says otherwise; 0 = for ever
+  quota=SIZE   bytes that entries and index may take (64MiB, 1GiB, ...); 0 = no limit but
+               the server's memory";
+
+/// Subcommands of `tables`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum TablesCommand {
+    /// All tables with their size and options.
+    List,
+    /// Make a table.
+    #[command(after_help = SPEC_HELP)]
+    Create {
+        /// NAME[:option=value,...]
+        spec: String,
+    },
+    /// Change options of a table; those not named stay.
+    #[command(after_help = SPEC_HELP)]
+    Alter {
+        /// NAME:option=value,...
+        spec: String,
+    },
+    /// Remove a table and everything in it; asks first.
+    Drop {
+        /// Its name.
+        name: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
+}

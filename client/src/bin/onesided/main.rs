@@ -1,0 +1,91 @@
+//! The command `onesided`: store, read, load and dump keys, and look after a server's tables.
+//!
+//! Exit codes: 0 done, 1 the key is absent or the condition was not met, 2 failed, with one line
+//! on stderr that says why.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod args;
+mod bulk;
+mod dump;
+mod load;
+mod output;
+mod place;
+mod session;
+mod spec;
+mod values;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use args::{Cli, Command};
+use session::{Outcome, Session};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    match run(&cli) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Absent) => ExitCode::from(1),
+        Ok(Outcome::Failed) => ExitCode::from(2),
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("onesided: {}", one_line(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Outcome> {
+    let session = Session::open(cli)?;
+    match &cli.command {
+        Command::Put(args) => values::put(&session, args),
+        Command::Get(args) => values::get(&session, args),
+        Command::Del(args) => values::del(&session, args),
+        Command::Incr(args) => values::incr(&session, args),
+        Command::Load(args) => load::run(&session, args),
+        Command::Dump(args) => dump::run(&session, args),
+        Command::Tables(command) => admin::tables(&session, command),
+        Command::Stats => admin::stats(&session),
+        Command::Ping(args) => admin::ping(&session, args),
+    }
+}
+
+/// Warnings of the library, such as a fallback to another fabric; `RUST_LOG` changes the level.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::builder()
+        .with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The error and its causes in one line; a cause that the text before it tells already is left out.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace('\n', " ");
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line += ": ";
+            line += &text;
+        }
+    }
+    line
+}

@@ -1,0 +1,61 @@
+//! The connection that a command works on.
+
+use anyhow::{Context, Result};
+use onesided::blocking::{Client, Table};
+use onesided::{ClientBuilder, FabricChoice};
+
+use crate::args::{Cli, Fabric};
+
+/// How a command ended, when it did not fail with an error of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Exit code 0.
+    Done,
+    /// The key is absent, or the condition was not met: exit code 1.
+    Absent,
+    /// Some of it failed, and each was named: exit code 2.
+    Failed,
+}
+
+/// A client, and what the command line says about all commands.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) server: String,
+    pub(crate) json: bool,
+    table: String,
+}
+
+impl Session {
+    /// Connects as the command line says.
+    pub(crate) fn open(cli: &Cli) -> Result<Self> {
+        let url = if cli.server.contains("://") {
+            cli.server.clone()
+        } else {
+            format!("onesided://{}", cli.server)
+        };
+        let timeout_ms = u64::from(cli.timeout_ms);
+        let mut builder: ClientBuilder = onesided::Client::builder()
+            .url(&url)
+            .connect_timeout_ms(timeout_ms)
+            .operation_timeout_ms(timeout_ms);
+        // `auto` leaves the choice to the URL.
+        builder = match cli.fabric {
+            Fabric::Auto => builder,
+            Fabric::Shm => builder.fabric(FabricChoice::Shm),
+            Fabric::Verbs => builder.fabric(FabricChoice::Verbs),
+            Fabric::Tcp => builder.fabric(FabricChoice::Tcp),
+        };
+        if let Some(file) = &cli.token_file {
+            let token = std::fs::read_to_string(file)
+                .with_context(|| format!("token file {}", file.display()))?;
+            builder = builder.token(token.trim_end_matches(['\n', '\r']));
+        }
+        let client = builder.connect_blocking()?;
+        Ok(Self { client, server: url, json: cli.json, table: cli.table.clone() })
+    }
+
+    /// The table of `--table`.
+    pub(crate) fn table(&self) -> Result<Table> {
+        Ok(self.client.table(&self.table)?)
+    }
+}
