@@ -3,7 +3,9 @@
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
-use onesided_protocol::layout::entry::{EntryHeader, Verdict, first_read_bytes, judge};
+use onesided_protocol::layout::entry::{
+    EntryHeader, HEADER_BYTES, Verdict, first_read_bytes, judge,
+};
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::limits::{HOPS_MAX, ROUNDS_MAX};
@@ -165,7 +167,7 @@ impl Search<'_> {
             let len_bytes = first_read_bytes(size_class::bytes(class), self.key.len());
             let Some(words) = self.io.read(addr, len_bytes).await? else { break };
             match judge(self.view.info.secret, addr, words.as_bytes(), self.key) {
-                Verdict::Hit(header) => return Ok(self.hit(header, words)),
+                Verdict::Hit(header) => return self.hit(addr, header, words).await,
                 Verdict::Large { header, state } => return self.large(addr, header, state).await,
                 Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
                 Verdict::OtherKey => return Ok(Followed::OtherKey),
@@ -179,12 +181,22 @@ impl Search<'_> {
         Ok(Followed::Unproven)
     }
 
-    fn hit(&self, header: EntryHeader, words: Vec<u64>) -> Followed {
-        match self.io.expired(header.expiry_s) {
+    async fn hit(
+        &self,
+        addr: LogAddr,
+        header: EntryHeader,
+        words: Vec<u64>,
+    ) -> Result<Followed, Error> {
+        Ok(match self.io.expired(header.expiry_s) {
             Expired::No => Followed::Hit(value_of(words.as_bytes(), &header)),
-            Expired::Yes => Followed::Expired,
             Expired::Unclear => Followed::ExpiryUnclear,
-        }
+            // It may have been replaced in time, after it was READ: it is a miss only if it is
+            // still the key's entry now that its time is over.
+            Expired::Yes => match self.io.read(addr, HEADER_BYTES).await? {
+                Some(again) if again.first() == words.first() => Followed::Expired,
+                _ => Followed::Unproven,
+            },
+        })
     }
 
     /// READs exactly the value; and only after that has completed the state word again: the same
@@ -206,13 +218,15 @@ impl Search<'_> {
         let mut value = vec![0; value_len];
         let from = onesided_fabric::RemoteAddr { offset_bytes, ..remote };
         self.io.read_bytes(from, &mut value).await?;
+        // Before the state word: an expired entry is a miss only if it was not replaced in time.
+        let expired = self.io.expired(header.expiry_s);
         if holds(Rule::LargeReadsStateAgain) {
             let again = self.io.read_at(remote, 8).await?;
             if again[0] != state {
                 return Ok(Followed::Unproven);
             }
         }
-        Ok(match self.io.expired(header.expiry_s) {
+        Ok(match expired {
             Expired::No => Followed::Hit(Value::from_bytes(
                 value,
                 header.version,

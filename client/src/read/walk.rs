@@ -138,8 +138,13 @@ async fn entry_key(io: &Io<'_>, view: &TableView, slot: Slot) -> Result<Option<M
         };
         match judge(view.info.secret, addr, words.as_bytes(), key) {
             Verdict::Hit(header) | Verdict::Large { header, .. } => {
-                let expired = io.expired(header.expiry_s) == Expired::Yes;
-                return Ok(Some(if expired { Met::Nothing } else { Met::Key(key.to_vec()) }));
+                if io.expired(header.expiry_s) != Expired::Yes {
+                    return Ok(Some(Met::Key(key.to_vec())));
+                }
+                // Replaced in time, after it was READ, it does not count: look again.
+                let again = io.read(addr, HEADER_BYTES).await?;
+                let same = again.is_some_and(|again| again.first() == words.first());
+                return Ok(same.then_some(Met::Nothing));
             }
             Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
             Verdict::OtherKey | Verdict::Dead | Verdict::Unproven => break,
