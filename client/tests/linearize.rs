@@ -107,12 +107,12 @@ fn appends_increments_and_expiry() {
         did(0, 4, 5, Op::Get, Ret::Value(two, 6)),
         did(0, 6, 7, Op::Increment { by: 1 }, Ret::WrongType),
         did(0, 8, 9, DELETE, Ret::Deleted),
-        did(0, 10, 19, Op::Increment { by: 2 }, Ret::Number(5, 21)),
-        did(1, 10, 19, Op::Increment { by: 3 }, Ret::Number(3, 20)),
+        did(0, 10, 19, Op::Increment { by: 2 }, Ret::Number(5, Some(21))),
+        did(1, 10, 19, Op::Increment { by: 3 }, Ret::Number(3, Some(20))),
     ]);
     bad(&[
-        did(0, 10, 19, Op::Increment { by: 2 }, Ret::Number(2, 21)),
-        did(1, 10, 19, Op::Increment { by: 3 }, Ret::Number(3, 20)),
+        did(0, 10, 19, Op::Increment { by: 2 }, Ret::Number(2, Some(21))),
+        did(1, 10, 19, Op::Increment { by: 3 }, Ret::Number(3, Some(20))),
     ]);
     let short = Op::Put { content: Content::of(1), expect: Expect::Any, expiry_s: 10 };
     let clock = |at, now_s| did(9, at, at, Op::Clock { now_s }, Ret::Ticked);
@@ -208,7 +208,7 @@ fn apply(state: &mut State, op: &Op, rng: &mut StdRng) -> Ret {
     answers.push(Ret::Refused);
     answers.extend(stored.map(|(content, version)| Ret::Value(content, version)));
     if let Op::Increment { by } = op {
-        answers.insert(0, Ret::Number(number(*by), version));
+        answers.insert(0, Ret::Number(number(*by), Some(version)));
     }
     let right = answers.iter().find_map(|ret| Some((*ret, state.step(op, Some(ret))?)));
     let (ret, after) = right.expect("every operation has a right answer");

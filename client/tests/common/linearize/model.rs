@@ -79,8 +79,10 @@ pub enum Ret {
     Refused,
     /// Increment of what is no number.
     WrongType,
-    /// Increment.
-    Number(i64, u64),
+    /// Increment: the sum, and the version if it was told.
+    Number(i64, Option<u64>),
+    /// Touch: it was there; the version was not told.
+    Touched,
     /// Clock.
     Ticked,
 }
@@ -133,10 +135,15 @@ impl State {
             (Op::Touch { .. }, Ret::Version(version)) => {
                 self.mutated(op)?.with_version(self, version)
             }
+            (Op::Touch { .. }, Ret::Touched) => self.mutated(op),
             (Op::Increment { .. }, Ret::Number(value, version)) => {
                 let after = self.mutated(op)?;
                 let fits = after.stored.is_some_and(|s| s.content == Content::Number(value));
-                if fits { after.with_version(self, version) } else { None }
+                match version {
+                    _ if !fits => None,
+                    Some(version) => after.with_version(self, version),
+                    None => Some(after),
+                }
             }
             (Op::Increment { .. }, Ret::WrongType) => {
                 let is_bytes = |s: Stored| matches!(s.content, Content::Bytes(_));

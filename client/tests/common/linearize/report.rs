@@ -138,7 +138,7 @@ impl fmt::Display for Failure {
         writeln!(f, "not linearizable: no order explains these {} operations", history.len())?;
         for state in begins {
             match state.stored {
-                Some(s) => writeln!(f, "beginning with {:?}, version {:?}", s.content, s.version)?,
+                Some(s) => writeln!(f, "beginning with {s:?}")?,
                 None => writeln!(f, "beginning with nothing (versions so far: {})", state.told)?,
             }
         }

@@ -1,0 +1,160 @@
+//! What clients call, and how the answers are recorded.
+
+use onesided::{Error, Expect as ApiExpect, PutOptions, Table, Ttl};
+
+use super::{Sim, key};
+use crate::linearize::{Content, Expect, Op, Ret};
+use crate::values::{content_of, piece};
+
+/// One call of a client.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// One key, or several at once.
+    Get(Vec<usize>),
+    /// A mutation. `bytes` is what a put or append carries.
+    Change { key: usize, op: Op, bytes: Vec<u8>, ttl_s: u32 },
+}
+
+/// What a call came to: an answer for each key; `None`: nobody knows.
+pub type Answers = Result<Vec<Option<Ret>>, Error>;
+
+impl Call {
+    /// Keys and operations, as the history has them.
+    pub fn operations(&self) -> Vec<(usize, Op)> {
+        match self {
+            Self::Get(keys) => keys.iter().map(|&key| (key, Op::Get)).collect(),
+            Self::Change { key, op, .. } => vec![(*key, *op)],
+        }
+    }
+
+    /// Makes the call.
+    pub async fn make(self, table: Table) -> Answers {
+        match self {
+            Self::Get(keys) => {
+                let wanted: Vec<_> = keys.into_iter().map(key).collect();
+                let values = match &wanted[..] {
+                    [only] => vec![table.get(only).await?],
+                    _ => table.get_many(&wanted).await?,
+                };
+                let answer = |value: Option<onesided::Value>| match value {
+                    Some(value) => Ret::Value(content_of(&value), value.version()),
+                    None => Ret::Absent,
+                };
+                Ok(values.into_iter().map(|value| Some(answer(value))).collect())
+            }
+            Self::Change { key: number, op, bytes, ttl_s } => {
+                match change(&table, &key(number), op, &bytes, ttl_s).await {
+                    Ok(ret) => Ok(vec![Some(ret)]),
+                    Err(Error::Unexpected(_)) => Ok(vec![Some(Ret::Refused)]),
+                    Err(Error::WrongType(_)) => Ok(vec![Some(Ret::WrongType)]),
+                    Err(Error::OutcomeUnknown { .. }) => Ok(vec![None]),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+async fn change(table: &Table, key: &[u8], op: Op, bytes: &[u8], ttl_s: u32) -> Result<Ret, Error> {
+    let ttl = if ttl_s == 0 { Ttl::Never } else { Ttl::Seconds(ttl_s) };
+    Ok(match op {
+        Op::Put { expect, .. } => {
+            let options = PutOptions::default().ttl(ttl).expect(api(expect));
+            Ret::Version(table.put_with(key, bytes, options).await?)
+        }
+        Op::Delete { expect } => match table.delete_with(key, api(expect)).await? {
+            true => Ret::Deleted,
+            false => Ret::Absent,
+        },
+        Op::Append { .. } => Ret::Version(table.append(key, bytes).await?),
+        Op::Increment { by } => Ret::Number(table.increment(key, by).await?, None),
+        Op::Touch { .. } => match table.touch(key, ttl).await? {
+            true => Ret::Touched,
+            false => Ret::Absent,
+        },
+        Op::Get | Op::Clock { .. } => Ret::Ticked,
+    })
+}
+
+pub fn api(expect: Expect) -> ApiExpect {
+    match expect {
+        Expect::Any => ApiExpect::Any,
+        Expect::Absent => ApiExpect::Absent,
+        Expect::Present => ApiExpect::Present,
+        Expect::Version(version) => ApiExpect::Version(version),
+    }
+}
+
+impl Sim {
+    /// A call as the plan's weights say.
+    pub fn random_call(&self) -> Call {
+        if self.pick(100) < self.plan.gets_percent {
+            let count = if self.pick(4) == 0 { 1 + self.pick(self.plan.keys as u64) } else { 1 };
+            let mut keys: Vec<_> = (0..count).map(|_| self.random_key()).collect();
+            keys.dedup();
+            return Call::Get(keys);
+        }
+        self.mutations.update(|n| n + 1);
+        self.random_change()
+    }
+
+    fn random_key(&self) -> usize {
+        self.pick(self.plan.keys as u64) as usize
+    }
+
+    fn random_change(&self) -> Call {
+        let w = self.plan.weights;
+        let short_lived = if self.plan.clock_moves { w.put_short_lived } else { 0 };
+        let touch = if self.plan.clock_moves { w.touch } else { 0 };
+        let kinds = [w.put, w.put_if, short_lived, w.delete, w.append, w.increment, touch];
+        let mut at = self.pick(kinds.iter().sum());
+        let kind = kinds.iter().position(|&weight| {
+            let here = at < weight;
+            at = at.saturating_sub(weight);
+            here
+        });
+        let key = self.random_key();
+        let on = |op, ttl_s| Call::Change { key, op, bytes: Vec::new(), ttl_s };
+        match kind {
+            Some(1) => self.put(key, self.random_expect(), 0),
+            Some(2) => self.put(key, Expect::Any, 1 + self.pick(2) as u32),
+            Some(3) => {
+                let any = self.pick(4) > 0;
+                on(Op::Delete { expect: if any { Expect::Any } else { self.random_expect() } }, 0)
+            }
+            Some(4) => {
+                let (number, bytes) = self.next_piece();
+                Call::Change { key, op: Op::Append { piece: number }, bytes, ttl_s: 0 }
+            }
+            Some(5) => on(Op::Increment { by: 1 + self.pick(5) as i64 }, 0),
+            Some(6) => on(Op::Touch { expiry_s: 0 }, self.pick(3) as u32),
+            _ => self.put(key, Expect::Any, 0),
+        }
+    }
+
+    /// A put of bytes that were never written before.
+    pub fn put(&self, key: usize, expect: Expect, ttl_s: u32) -> Call {
+        let (number, bytes) = self.next_piece();
+        let op = Op::Put { content: Content::of(number), expect, expiry_s: 0 };
+        Call::Change { key, op, bytes, ttl_s }
+    }
+
+    fn next_piece(&self) -> (u64, Vec<u8>) {
+        let number = self.pieces.get() + 1;
+        self.pieces.set(number);
+        let (from, to) = match self.pick(self.plan.large_one_in) {
+            0 if self.plan.large_one_in < u64::MAX => (16_400, 20_000),
+            _ => self.plan.value_bytes,
+        };
+        (number, piece(number, from + self.pick((to - from) as u64) as usize))
+    }
+
+    fn random_expect(&self) -> Expect {
+        match self.pick(4) {
+            0 => Expect::Absent,
+            1 => Expect::Present,
+            // One that some key had lately.
+            _ => Expect::Version(self.told.get() + self.pick(2)),
+        }
+    }
+}

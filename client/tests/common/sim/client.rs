@@ -1,0 +1,150 @@
+//! A client: one call at a time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use onesided::core::Connection;
+use onesided::{Counter, Error, Options, Table};
+use onesided_fabric::{CompletionQueue, Outcome};
+use onesided_protocol::control::Welcome;
+
+use super::calls::{Answers, Call};
+use super::{Seen, Sim};
+use crate::linearize::{Op, Operation, Ret};
+
+pub struct SimClient {
+    number: usize,
+    table: Table,
+    connection: Arc<Connection>,
+    busy: Option<Busy>,
+}
+
+/// A call under way.
+struct Busy {
+    operations: Vec<(usize, Op)>,
+    call: u64,
+    future: Pin<Box<dyn Future<Output = Answers>>>,
+}
+
+impl SimClient {
+    pub fn new(sim: &Sim, number: usize) -> Self {
+        let connected = sim.world.connect(&sim.port, &[number as u8; 32], number as u64);
+        let connected = connected.expect("the door lets everybody in");
+        let mut completions = Vec::new();
+        sim.port.poll(&mut completions, 64);
+        for completion in completions {
+            match completion.outcome {
+                Outcome::Connected(end) => sim.server.borrow_mut().connected(number, end),
+                outcome => sim.server.borrow_mut().arrived(completion.context, outcome),
+            }
+        }
+        let options = Options {
+            // Wall-clock time means nothing here: no timeout may fire.
+            operation_timeout: Duration::from_secs(3_600),
+            reconnect: false,
+            cache_bytes: sim.plan.cache_bytes,
+            ..Options::default()
+        };
+        let (endpoint, cq) = (connected.endpoint, connected.cq);
+        let connection = Connection::from_parts(endpoint, cq, welcome(sim), None, options);
+        let table =
+            Table::from_parts(&connection, "t", sim.info.clone()).expect("one more descriptor");
+        let client = Self { number, table, connection, busy: None };
+        client.set_clock(sim);
+        client
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy.is_some()
+    }
+
+    /// The client's idea of the server's clock: wrong, but within its bound.
+    pub fn set_clock(&self, sim: &Sim) {
+        const ERROR_NS: u64 = 400_000_000;
+        let now_ns = sim.engine.clock_ns() - ERROR_NS + sim.pick(2 * ERROR_NS);
+        self.connection.clock().set_manual(now_ns, ERROR_NS);
+    }
+
+    /// Begins a call, unless one is under way.
+    pub fn begin(&mut self, sim: &Sim, call: Call) {
+        if self.busy.is_none() {
+            let operations = call.operations();
+            let future = Box::pin(call.make(self.table.clone()));
+            self.busy = Some(Busy { operations, call: sim.tick(), future });
+            self.go_on(sim);
+        }
+    }
+
+    /// Goes on as far as completions allow.
+    pub fn go_on(&mut self, sim: &Sim) {
+        self.connection.dispatch();
+        let Some(busy) = &mut self.busy else { return };
+        let polled = busy.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(answers) = polled else { return };
+        let Some(busy) = self.busy.take() else { return };
+        match answers {
+            Ok(answers) => self.record(sim, &busy, &answers),
+            // It says that nothing was applied, and no GET was answered.
+            Err(Error::ConnectionLost(_)) => {}
+            Err(error) => panic!("seed {}: a call failed: {error}", sim.plan.seed),
+        }
+        if !self.connection.is_alive() {
+            *self = Self::new(sim, self.number);
+        }
+    }
+
+    fn record(&self, sim: &Sim, busy: &Busy, answers: &[Option<Ret>]) {
+        let at = sim.tick();
+        for (&(key, mut op), ret) in busy.operations.iter().zip(answers) {
+            if let Op::Put { expiry_s, .. } | Op::Touch { expiry_s } = &mut op {
+                *expiry_s = sim.server.borrow().expiry_s(self.number);
+            }
+            if let Some(Ret::Value(_, version) | Ret::Version(version)) = ret {
+                sim.told.set(*version);
+            }
+            sim.gets.update(|gets| gets + u64::from(op == Op::Get));
+            let (client, call) = (self.number as u32, busy.call);
+            let answer = ret.map(|ret| (at, ret));
+            sim.record(key, Operation { client, call, answer, op });
+        }
+    }
+
+    /// Adds its counters.
+    pub fn add_to(&self, seen: &mut Seen) {
+        let stats = self.connection.stats();
+        seen.retries += stats.sum(Counter::Retries);
+        seen.checksum_failures += stats.sum(Counter::ChecksumFailures);
+        seen.forward_hops += stats.sum(Counter::ForwardHops);
+        seen.rpc_gets += stats.sum(Counter::RpcGets);
+    }
+}
+
+fn welcome(sim: &Sim) -> Welcome {
+    Welcome {
+        wire: 1,
+        session: 1,
+        resume_key: 1,
+        resumed: false,
+        applied_sequence: 0,
+        incarnation: sim.engine.incarnation(),
+        clock_ns: sim.engine.clock_ns(),
+        catalog_epoch: sim.engine.catalog_epoch(),
+        lease_ms: 10_000,
+        heartbeat_ms: 1_000,
+        credits: 64,
+        value_max_bytes: 32 << 20,
+        ticket: [0; 32],
+        fabrics: Vec::new(),
+    }
+}
+
+impl fmt::Debug for SimClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let busy = self.busy.as_ref().map(|busy| &busy.operations);
+        write!(f, "client {} ({:?}) {busy:?}", self.number, self.connection)
+    }
+}

@@ -1,0 +1,351 @@
+//! The real engine and the real read path in a simulated world, on one thread.
+//!
+//! The server executes one mutation at a time, but between any two of its stores the clients may
+//! go on: READs are sampled word by word, GETs complete and new ones begin. That is the model's
+//! scheduler (design.md 12) around the code that ships. All luck comes from one seed.
+//!
+//! | file | what |
+//! |---|---|
+//! | this | the simulated system, and what may happen next |
+//! | `client` | a client: one call at a time, and its record |
+//! | `calls` | what clients call |
+//! | `server` | requests that have arrived, and how the server executes them |
+//! | `plan` | what a seed chooses: sizes, rates, how bad the network is |
+
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod calls;
+mod client;
+mod plan;
+mod server;
+
+pub use calls::Call;
+pub use plan::{Plan, Weights};
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onesided_fabric::mem::StoreHook;
+use onesided_fabric::sim::{Queue, World};
+use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
+use onesided_protocol::control::TableInfo;
+use onesided_server::engine::{Clock, Engine, EngineConfig, Table};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::linearize::{Failure, Op, Operation, Ret, check};
+use client::SimClient;
+use server::Server;
+
+/// The server's clock: the simulation moves it.
+pub struct SimClock(AtomicU64);
+
+impl Clock for SimClock {
+    fn unix_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Lets everybody in, to all regions; the ticket is the client's number.
+struct Door(Arc<Engine>);
+
+impl Admission for Door {
+    fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused> {
+        Ok(u64::from(ticket[0]))
+    }
+
+    fn region(&self, _context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
+        Some((self.0.region(region.0)?, Rights::ReadOnly))
+    }
+}
+
+/// Before each store of the server: the clients of this thread's simulation may go on.
+struct BetweenStores;
+
+impl StoreHook for BetweenStores {
+    fn before_store(&self) {
+        let sim = CURRENT.with_borrow(Clone::clone);
+        if let Some(sim) = sim {
+            sim.between_stores();
+        }
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Sim>>> = const { RefCell::new(None) };
+}
+
+/// Tests' keys, by number.
+pub fn key(number: usize) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+/// After how many stores, and which calls of which clients.
+type Interrupt = (u64, Vec<(usize, Call)>);
+
+/// One simulated system.
+pub struct Sim {
+    pub plan: Plan,
+    pub engine: Arc<Engine>,
+    pub table: Arc<Table>,
+    world: Arc<World>,
+    clock: Arc<SimClock>,
+    info: TableInfo,
+    rng: RefCell<SmallRng>,
+    /// Where clients connect to.
+    port: Arc<Queue>,
+    clients: RefCell<Vec<SimClient>>,
+    interrupt: RefCell<Option<Interrupt>>,
+    server: RefCell<Server>,
+    history: RefCell<Vec<Vec<Operation>>>,
+    /// The time of the histories: one for each call and return.
+    time: Cell<u64>,
+    pieces: Cell<u64>,
+    fillers: Cell<u64>,
+    /// A version that some answer told lately.
+    told: Cell<u64>,
+    gets: Cell<u64>,
+    mutations: Cell<usize>,
+    happened: Cell<u64>,
+}
+
+/// What a finished simulation has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub gets: u64,
+    pub splits: u64,
+    pub operations: u64,
+    pub retries: u64,
+    pub checksum_failures: u64,
+    pub forward_hops: u64,
+    pub rpc_gets: u64,
+}
+
+impl Sim {
+    pub fn new(plan: Plan) -> Rc<Self> {
+        let world = World::new(plan.seed, plan.network);
+        let clock = Arc::new(SimClock(AtomicU64::new(1_000_000 * 1_000_000_000)));
+        let config = EngineConfig {
+            memory_bytes: 4 << 20,
+            region_bytes: 512 << 10,
+            segment_bytes: 1 << 10,
+            seed: plan.seed,
+            split_load_percent: 1,
+            ..EngineConfig::default()
+        };
+        let make = |_: &str, len: usize| Memory::hooked(len, Arc::new(BetweenStores));
+        let engine = Engine::new(config, Box::new(make), clock.clone()).expect("a small engine");
+        let info = engine.create_table("t", Default::default()).expect("its first table");
+        let sim = Rc::new(Self {
+            table: engine.table(info.id).expect("just made"),
+            rng: RefCell::new(SmallRng::seed_from_u64(plan.seed ^ 0x51AB)),
+            port: world.listen(Arc::new(Door(engine.clone()))),
+            clients: RefCell::default(),
+            interrupt: RefCell::default(),
+            server: RefCell::default(),
+            history: RefCell::new(vec![Vec::new(); plan.keys]),
+            time: Cell::new(0),
+            pieces: Cell::new(0),
+            fillers: Cell::new(0),
+            told: Cell::new(1),
+            gets: Cell::new(0),
+            mutations: Cell::new(0),
+            happened: Cell::new(0),
+            plan,
+            engine,
+            world,
+            clock,
+            info,
+        });
+        (0..sim.plan.prefill).for_each(|_| sim.put_filler());
+        let clients = (0..sim.plan.clients).map(|i| SimClient::new(&sim, i)).collect();
+        *sim.clients.borrow_mut() = clients;
+        sim
+    }
+
+    /// Lets all happen that the plan says, and checks every key's history.
+    pub fn run(self: &Rc<Self>) -> Result<Seen, Failure> {
+        let _current = Entered::new(self);
+        while self.mutations.get() < self.plan.mutations || self.busy() {
+            self.happen();
+            self.happened.update(|n| n + 1);
+            assert!(
+                self.happened.get() < 3_000_000,
+                "seed {}: no end: {}",
+                self.plan.seed,
+                self.state()
+            );
+        }
+        self.verdict()
+    }
+
+    fn state(&self) -> String {
+        let clients = self.clients.borrow();
+        format!("{} mutations, {:?}", self.mutations.get(), clients.iter().collect::<Vec<_>>())
+    }
+
+    /// Whether any call is still under way.
+    pub fn busy(&self) -> bool {
+        self.clients.borrow().iter().any(SimClient::is_busy)
+    }
+
+    /// Checks every key's history.
+    pub fn verdict(&self) -> Result<Seen, Failure> {
+        let mut seen = Seen { gets: self.gets.get(), ..Seen::default() };
+        seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
+        for client in &*self.clients.borrow() {
+            client.add_to(&mut seen);
+        }
+        for history in &*self.history.borrow() {
+            seen.operations += history.len() as u64;
+            if std::env::var_os("HISTORY").is_some() {
+                history.iter().for_each(|operation| println!("{operation:?}"));
+            }
+            check(history)?;
+        }
+        Ok(seen)
+    }
+
+    /// One thing happens.
+    pub fn happen(&self) {
+        match self.pick(100) {
+            0..80 => self.clients_go_on(),
+            80..96 => self.server_goes_on(),
+            96..98 => self.server_minds_itself(),
+            _ if self.plan.clock_moves => self.advance_clock(),
+            _ => {}
+        }
+    }
+
+    /// A call begins, or the network and the clients do a step.
+    fn clients_go_on(&self) {
+        let mut clients = self.clients.borrow_mut();
+        let more = self.mutations.get() < self.plan.mutations;
+        if more && self.pick(8) == 0 {
+            let client = self.pick(clients.len() as u64) as usize;
+            if !clients[client].is_busy() {
+                let call = self.random_call();
+                clients[client].begin(self, call);
+            }
+        }
+        self.world.step();
+        for client in clients.iter_mut() {
+            client.go_on(self);
+        }
+    }
+
+    /// A call of one client begins, if it has none under way.
+    pub fn begin(&self, client: usize, call: Call) {
+        self.clients.borrow_mut()[client].begin(self, call);
+    }
+
+    /// Lets all calls under way end, and begins no others.
+    pub fn settle(&self) {
+        while self.busy() {
+            self.server_goes_on();
+            self.network_goes_on();
+            self.happened.update(|n| n + 1);
+            assert!(self.happened.get() < 3_000_000, "no end: {}", self.state());
+        }
+    }
+
+    /// One step of the network, and what clients make of it.
+    pub fn network_goes_on(&self) {
+        self.world.step();
+        self.clients.borrow_mut().iter_mut().for_each(|client| client.go_on(self));
+    }
+
+    /// Before store number `store` from now on, these calls are made, one after the other; each
+    /// ends there and then, unless it asks the server.
+    pub fn interrupt(&self, store: u64, calls: Vec<(usize, Call)>) {
+        *self.interrupt.borrow_mut() = Some((store, calls));
+    }
+
+    /// Whether the interruption is still to come.
+    pub fn is_uninterrupted(&self) -> bool {
+        self.interrupt.borrow().is_some()
+    }
+
+    fn count_down(&self) {
+        let due = match &mut *self.interrupt.borrow_mut() {
+            Some((left @ 1.., _)) => {
+                *left -= 1;
+                false
+            }
+            due => due.is_some(),
+        };
+        let calls = if due { self.interrupt.take() } else { None };
+        for (client, call) in calls.into_iter().flat_map(|(_, calls)| calls) {
+            self.begin(client, call);
+            for _ in 0..10_000 {
+                if !self.clients.borrow()[client].is_busy() {
+                    break;
+                }
+                self.network_goes_on();
+            }
+        }
+    }
+
+    /// Called by the engine's memory, in the middle of an operation.
+    fn between_stores(&self) {
+        self.count_down();
+        if self.pick(1000) < self.plan.pause_per_mille {
+            for _ in 0..=self.pick(self.plan.pause_steps) {
+                self.clients_go_on();
+            }
+        }
+    }
+
+    fn advance_clock(&self) {
+        let ns = self.pick(700_000_000);
+        let before = self.clock.0.fetch_add(ns, Ordering::Relaxed);
+        let (before_s, now_s) = (before / 1_000_000_000, (before + ns) / 1_000_000_000);
+        if before_s != now_s {
+            let call = self.tick();
+            let op = Op::Clock { now_s: now_s as u32 };
+            let clock = Operation { client: 0, call, answer: Some((call, Ret::Ticked)), op };
+            self.history.borrow_mut().iter_mut().for_each(|history| history.push(clock));
+        }
+        self.clients.borrow().iter().for_each(|client| client.set_clock(self));
+    }
+
+    /// A number below `bound` from the seed.
+    pub fn pick(&self, bound: u64) -> u64 {
+        self.rng.borrow_mut().random_range(0..bound.max(1))
+    }
+
+    /// The next moment.
+    fn tick(&self) -> u64 {
+        self.time.update(|time| time + 1);
+        self.time.get()
+    }
+
+    fn record(&self, key: usize, operation: Operation) {
+        self.history.borrow_mut()[key].push(operation);
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.world.dismantle();
+    }
+}
+
+/// The hook of this thread's memories means this simulation, as long as this lives.
+pub struct Entered;
+
+impl Entered {
+    pub fn new(sim: &Rc<Sim>) -> Self {
+        CURRENT.set(Some(sim.clone()));
+        Self
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}

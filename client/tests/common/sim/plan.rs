@@ -1,0 +1,111 @@
+//! What a seed chooses.
+
+use onesided_fabric::sim::Options;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// Sizes, rates, and how bad the network is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub network: Options,
+    pub keys: usize,
+    pub clients: usize,
+    /// After so many the run ends.
+    pub mutations: usize,
+    /// GETs for each hundred calls.
+    pub gets_percent: u64,
+    /// Keys that nobody reads, in the index from the start: the first split is near.
+    pub prefill: usize,
+    /// Bytes of values, from and to. Segments have 1 KiB: a value of 500 or more makes an
+    /// address recur with every second or third update.
+    pub value_bytes: (usize, usize),
+    /// One of so many values is large (over 16 KiB).
+    pub large_one_in: u64,
+    /// Bytes that a client's bucket cache may take; 0 = every GET READs its bucket.
+    pub cache_bytes: usize,
+    /// Chance, in a thousand, that clients go on before a store of the server.
+    pub pause_per_mille: u64,
+    /// For how many steps, at most.
+    pub pause_steps: u64,
+    pub clock_moves: bool,
+    /// Most of them.
+    pub fillers_max: u64,
+    /// Of what the server does by itself, how much are relocations; the rest makes the index grow.
+    pub relocate_percent: u64,
+    /// Weights of the kinds of mutation.
+    pub weights: Weights,
+}
+
+/// How often each kind of mutation is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    pub put: u64,
+    pub put_if: u64,
+    pub put_short_lived: u64,
+    pub delete: u64,
+    pub append: u64,
+    pub increment: u64,
+    pub touch: u64,
+}
+
+impl Weights {
+    /// Nothing: to name what there is.
+    pub const NONE: Self = Self {
+        put: 0,
+        put_if: 0,
+        put_short_lived: 0,
+        delete: 0,
+        append: 0,
+        increment: 0,
+        touch: 0,
+    };
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            put: 12,
+            put_if: 6,
+            put_short_lived: 2,
+            delete: 8,
+            append: 2,
+            increment: 1,
+            touch: 1,
+        }
+    }
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        let network = Options {
+            straggler_per_mille: *[50, 200, 500].choose(rng).unwrap_or(&200),
+            straggler_steps: *[100, 400].choose(rng).unwrap_or(&100),
+            step_burst_words: *[4, 16, 64].choose(rng).unwrap_or(&16),
+            message_delay_steps: 10,
+            kill_per_million: *[0, 0, 30].choose(rng).unwrap_or(&0),
+            ..Options::default()
+        };
+        let sizes = [(24, 80), (430, 480), (500, 900), (500, 900), (700, 2_500)];
+        Self {
+            seed,
+            network,
+            keys: rng.random_range(1..4),
+            clients: rng.random_range(3..7),
+            mutations: rng.random_range(40..100),
+            gets_percent: rng.random_range(50..85),
+            prefill: rng.random_range(0..75),
+            value_bytes: *sizes.choose(rng).unwrap_or(&sizes[2]),
+            large_one_in: *[u64::MAX, 40, 8].choose(rng).unwrap_or(&40),
+            cache_bytes: *[0, 1 << 20, 1 << 20].choose(rng).unwrap_or(&0),
+            pause_per_mille: *[5, 30, 100].choose(rng).unwrap_or(&30),
+            pause_steps: *[20, 60, 150].choose(rng).unwrap_or(&60),
+            clock_moves: network.kill_per_million == 0 && rng.random_bool(0.6),
+            fillers_max: 500,
+            relocate_percent: rng.random_range(30..80),
+            weights: Weights::default(),
+        }
+    }
+}

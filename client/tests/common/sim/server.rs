@@ -1,0 +1,181 @@
+//! The server: requests arrive as messages and are answered by messages. The real dispatcher
+//! does the same around the same engine; what it adds (sessions, exactly-once) does not touch
+//! the memory that clients read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use onesided_fabric::{
+    Buffer, BufferPool, CompletionQueue, Endpoint, Opcode, Outcome, WorkRequest,
+};
+use onesided_protocol::rpc::{Answer, Expect, Found, Op, Payload, Reply, Request, RpcError, Ttl};
+
+use onesided_server::engine::Stored;
+
+use super::{Sim, key};
+
+#[derive(Default)]
+pub struct Server {
+    ends: Vec<(u64, Arc<dyn Endpoint>)>,
+    /// Requests that have arrived, by the context of their connection.
+    inbox: Vec<(u64, Buffer)>,
+    /// What the last put or touch of each client will expire at.
+    expiries: BTreeMap<u64, u32>,
+    pool: BufferPool,
+}
+
+impl Server {
+    /// A client has connected; each time with another context.
+    pub fn connected(&mut self, client: usize, end: Arc<dyn Endpoint>) {
+        self.ends.retain(|(number, _)| *number != client as u64);
+        // What the one before has sent and was not executed never will be.
+        self.inbox.retain(|(number, _)| *number != client as u64);
+        self.ends.push((client as u64, end));
+    }
+
+    pub fn arrived(&mut self, context: u64, outcome: Outcome) {
+        if let Outcome::Received(message) = outcome {
+            self.inbox.push((context, message));
+        }
+    }
+
+    fn end(&self, client: u64) -> Option<Arc<dyn Endpoint>> {
+        let end = self.ends.iter().find(|(number, _)| *number == client);
+        end.map(|(_, end)| end.clone())
+    }
+
+    pub fn expiry_s(&self, client: usize) -> u32 {
+        self.expiries.get(&(client as u64)).copied().unwrap_or(0)
+    }
+}
+
+impl Sim {
+    /// The server executes one of the requests that have arrived, and answers.
+    pub fn server_goes_on(&self) {
+        let mut completions = Vec::new();
+        self.port.poll(&mut completions, 64);
+        let (client, message) = {
+            let mut server = self.server.borrow_mut();
+            completions.into_iter().for_each(|c| server.arrived(c.context, c.outcome));
+            if server.inbox.is_empty() {
+                return;
+            }
+            // One client has one call under way, so any order is an order of arrival.
+            let count = server.inbox.len() as u64;
+            server.inbox.swap_remove(self.pick(count) as usize)
+        };
+        let request = Request::decode(&message).expect("the client sends what can be decoded");
+        // The connection that asked: the client may have another one when the answer is there.
+        let end = self.server.borrow().end(client);
+        self.note_expiry(client, &request.op);
+        let done = match &request.op {
+            Op::Batch(ops) => ops.iter().map(|op| self.execute(op)).collect(),
+            op => vec![self.execute(op)],
+        };
+        let mut replies: Vec<_> = done.iter().map(reply).collect();
+        let result = match request.op {
+            Op::Batch(_) => Ok(Reply::Batch(replies)),
+            _ => replies.remove(0),
+        };
+        let mut answer = Vec::new();
+        Answer { id: request.id, result }.encode(&mut answer);
+        let server = self.server.borrow();
+        let message = server.pool.copy_of(&answer);
+        let send = WorkRequest { id: 0, signaled: false, op: Opcode::Send { message } };
+        if let Some(end) = end {
+            // A dead connection takes no answers.
+            let _dead = end.post(&mut [send].into());
+        }
+    }
+
+    fn note_expiry(&self, client: u64, op: &Op<'_>) {
+        if let Op::Put { ttl, .. } | Op::Touch { ttl, .. } = op {
+            let now_s = (self.engine.clock_ns() / 1_000_000_000) as u32;
+            let expiry_s = match ttl {
+                Ttl::Seconds(seconds) => now_s + seconds,
+                Ttl::Never | Ttl::TableDefault => 0,
+            };
+            self.server.borrow_mut().expiries.insert(client, expiry_s);
+        }
+    }
+
+    fn execute(&self, op: &Op<'_>) -> Result<Done, RpcError> {
+        let inline = |payload: &Payload<'_>| match payload {
+            Payload::Inline(bytes) => bytes.to_vec(),
+            Payload::Staged { .. } => panic!("messages are long enough for all values here"),
+        };
+        let table = &self.table;
+        let version = match op {
+            Op::Get { key, .. } => {
+                let mut value = Vec::new();
+                let stored = table.get(key, &mut value);
+                return Ok(stored.map_or(Done::Absent, |stored| Done::Found(stored, value)));
+            }
+            Op::Delete { key, expect } => {
+                let was = table.delete(key, *expect)?;
+                return Ok(if was { Done::Deleted } else { Done::Absent });
+            }
+            Op::Increment { key, by } => {
+                let (value, version) = table.increment(key, *by)?;
+                return Ok(Done::Number(value, version));
+            }
+            Op::Touch { key, ttl } => match table.touch(key, *ttl)? {
+                Some(version) => version,
+                None => return Ok(Done::Absent),
+            },
+            Op::Put { key, value, expect, ttl, user_flags } => {
+                table.put(key, &inline(value), *expect, *ttl, *user_flags)?
+            }
+            Op::Append { key, value } => table.append(key, &inline(value))?,
+            Op::Batch(_) | Op::Ping => panic!("not what these clients send: {op:?}"),
+        };
+        Ok(Done::Version(version))
+    }
+
+    /// What the server does without being asked: a version moves, or the index grows.
+    pub fn server_minds_itself(&self) {
+        if self.pick(100) < self.plan.relocate_percent {
+            self.relocate(self.pick(self.plan.keys as u64) as usize);
+        } else if self.fillers.get() < self.plan.fillers_max {
+            (0..=self.pick(12)).for_each(|_| self.put_filler());
+        }
+    }
+
+    /// Another address for the same version.
+    pub fn relocate(&self, number: usize) {
+        self.table.relocate(&key(number)).expect("there is memory for a copy");
+    }
+
+    /// One more key in the index, in a segment of its own.
+    pub fn put_filler(&self) {
+        let number = self.fillers.get();
+        self.fillers.set(number + 1);
+        let key = format!("filler-{number}");
+        let put = self.table.put(key.as_bytes(), &[7; 900], Expect::Any, Ttl::Never, 0);
+        put.expect("there is memory for the fillers of a run");
+    }
+}
+
+/// What came of an operation.
+enum Done {
+    Absent,
+    Deleted,
+    Version(u64),
+    Number(i64, u64),
+    Found(Stored, Vec<u8>),
+}
+
+fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
+    Ok(match done.as_ref().map_err(Clone::clone)? {
+        Done::Absent => Reply::Absent,
+        Done::Deleted => Reply::Deleted,
+        &Done::Version(version) => Reply::Done { version },
+        &Done::Number(value, version) => Reply::Number { value, version },
+        Done::Found(stored, value) => Reply::Found(Found {
+            version: stored.version,
+            expiry_s: stored.expiry_s,
+            user_flags: stored.user_flags,
+            value: Payload::Inline(value),
+        }),
+    })
+}
