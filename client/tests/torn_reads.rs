@@ -1,0 +1,185 @@
+//! One writer overwrites values of 1 to 100 KiB as fast as it can, in so little memory that
+//! addresses recur at once; readers in this and another process accept only whole values that do
+//! not go back in time. The same readers without the checksum, or without the second look at a
+//! large value's state word, must find a torn one: else this would prove nothing.
+
+#[path = "common/children.rs"]
+mod children;
+#[path = "common/linearize/mod.rs"]
+mod linearize;
+#[path = "common/values.rs"]
+mod values;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use children::{Process, builder, role, tell, told};
+use onesided::{FabricChoice, FabricKind, blocking};
+use onesided_protocol::rpc::{Expect, Ttl};
+use onesided_protocol::rules::{Rule, without};
+use onesided_server::engine::Table;
+use onesided_server::{Server, ServerConfig};
+use serde::{Deserialize, Serialize};
+use values::{first_piece, piece};
+
+/// Reads of each of the two processes.
+const READS: u64 = 550_000;
+/// Reads of a weakened reader, at most.
+const WEAKENED_READS_MAX: u64 = 5_000_000;
+/// Keys with values of 1 to 2 KiB; one more has the large ones.
+const SMALL: u64 = 3;
+const LARGE_KEY: u64 = SMALL;
+
+#[derive(Serialize, Deserialize)]
+enum Role {
+    Read { addr: SocketAddr, reads: u64 },
+}
+
+/// Entry of the children: nothing to do in the parent.
+#[test]
+fn child() {
+    if let Some(Role::Read { addr, reads }) = role() {
+        let table = open(addr);
+        tell("ready", "");
+        told();
+        match read(&table, reads, key_of) {
+            Ok(()) => tell("read", ""),
+            Err(torn) => panic!("{torn}"),
+        }
+    }
+}
+
+fn open(addr: SocketAddr) -> blocking::Table {
+    let client = builder(addr).fabric(FabricChoice::Shm).connect_blocking().expect("connects");
+    assert_eq!(client.fabric(), FabricKind::Shm);
+    client.table("default").expect("the table")
+}
+
+fn server() -> Server {
+    let config = ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: 8 << 20,
+        region_bytes: 1 << 20,
+        segment_bytes: 4 << 10,
+        ..ServerConfig::default()
+    };
+    Server::start(config).expect("the server starts")
+}
+
+fn key(number: u64) -> [u8; 1] {
+    [b'a' + number as u8]
+}
+
+/// Of which key the read number `n` is: mostly small ones.
+fn key_of(n: u64) -> u64 {
+    if n.is_multiple_of(64) { LARGE_KEY } else { n % SMALL }
+}
+
+/// Overwrites until it is over, without the way over RPC, which is a thousand times longer than
+/// what it does to memory: the pieces of each key have ascending numbers.
+fn overwrite(table: &Table, over: &AtomicBool) -> u64 {
+    let mut number = 0;
+    while !over.load(Ordering::Relaxed) {
+        number += 1;
+        let (of, len) = match number % 16 {
+            0 => (LARGE_KEY, 17_000 + number * 7_919 % 85_000),
+            _ => (number % SMALL, 1_024 + number * 31 % 1_024),
+        };
+        put(table, of, &piece(number, len as usize));
+    }
+    number
+}
+
+fn put(table: &Table, of: u64, value: &[u8]) {
+    table.put(&key(of), value, Expect::Any, Ttl::Never, 0).expect("a put");
+}
+
+/// Reads whole values only, none older than one read before.
+fn read(table: &blocking::Table, reads: u64, key_of: impl Fn(u64) -> u64) -> Result<(), String> {
+    let mut newest = [(0, 0); SMALL as usize + 1];
+    for n in 0..reads {
+        let of = key_of(n);
+        let Some(value) = table.get(key(of)).expect("a get") else {
+            return Err(format!("read {n}: key {of} was absent, but it always has a value"));
+        };
+        let Some((number, [])) = first_piece(&value) else {
+            return Err(format!("read {n}: {} bytes of key {of} are torn", value.len()));
+        };
+        let before = &mut newest[of as usize];
+        if (number, value.version()) < *before {
+            let now = (number, value.version());
+            return Err(format!("read {n}: key {of} went from {before:?} back to {now:?}"));
+        }
+        *before = (number, value.version());
+    }
+    Ok(())
+}
+
+/// A server, a writer that goes on all the while, and every key with a value.
+fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
+    // One at a time: on two cores the writer would hardly run.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let server = server();
+    let addr = server.addr();
+    let info = server.engine().open_table("default").expect("the table");
+    let table = server.engine().table(info.id).expect("the table");
+    (0..=SMALL).for_each(|of| put(&table, of, &piece(0, 1024)));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| overwrite(&table, &over));
+        let result = {
+            let _also_if_it_panics = Over(&over);
+            body(addr)
+        };
+        let writes = writer.join().expect("the writer");
+        println!("{writes} values were overwritten");
+        assert!(writes > 1_000, "only {writes}");
+        result
+    })
+}
+
+#[test]
+fn a_million_reads_are_whole_while_their_values_are_overwritten() {
+    with_writer(|addr| {
+        let mut other = Process::spawn(&Role::Read { addr, reads: READS });
+        other.hear("ready");
+        other.say();
+        let client = builder(addr).fabric(FabricChoice::Shm).connect_blocking().expect("connects");
+        let table = client.table("default").expect("the table");
+        if let Err(torn) = read(&table, READS, key_of) {
+            panic!("{torn}");
+        }
+        let stats = client.stats();
+        println!("{READS} reads, twice; here {stats:?}");
+        assert_eq!(stats.gets, READS, "{stats:?}");
+        assert!(stats.one_sided_hits > READS / 2, "{stats:?}");
+        other.hear("read");
+        other.join();
+    });
+}
+
+fn is_noticed(rule: Rule, key_of: impl Fn(u64) -> u64) {
+    let torn = with_writer(|addr| {
+        let table = open(addr);
+        without(Some(rule), || read(&table, WEAKENED_READS_MAX, key_of))
+    });
+    println!("{rule:?} off: {}", torn.expect_err("a torn value is noticed"));
+}
+
+#[test]
+fn without_the_checksum_a_torn_value_is_returned() {
+    is_noticed(Rule::Checksum, |n| n % SMALL);
+}
+
+#[test]
+fn without_the_second_look_a_torn_large_value_is_returned() {
+    is_noticed(Rule::LargeReadsStateAgain, |_| LARGE_KEY);
+}
