@@ -2,6 +2,30 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
+/// Which time is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Time {
+    /// What a clock on the wall shows: for calls that wait for another process.
+    Wall,
+    /// The calling thread's on a CPU: for calls that wait for nobody. The same on a quiet machine;
+    /// on another one the time slices of others are not counted.
+    Cpu,
+}
+
+impl Time {
+    fn of(self, run: impl FnOnce() -> u64) -> Duration {
+        let now = || {
+            let time = clock_gettime(ClockId::ThreadCPUTime);
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        let (start, cpu_start) = (Instant::now(), now());
+        std::hint::black_box(run());
+        if self == Self::Wall { start.elapsed() } else { now() - cpu_start }
+    }
+}
+
 /// One contestant: does so many operations.
 pub struct Contestant<'a> {
     /// As the table names it.
@@ -55,15 +79,15 @@ pub fn in_turns<const N: usize>(
     mut contestants: [Contestant<'_>; N],
     rounds: usize,
     target: Duration,
+    time: Time,
 ) -> [Figure; N] {
     let calls = contestants.each_mut().map(|one| one.calibrate(target));
     let mut times = [const { Vec::new() }; N];
     for _ in 0..rounds {
         for ((contestant, &calls), times) in contestants.iter_mut().zip(&calls).zip(&mut times) {
-            let start = Instant::now();
-            std::hint::black_box((contestant.run)(calls));
+            let elapsed = time.of(|| (contestant.run)(calls));
             let ops = (calls * contestant.ops_per_call) as f64;
-            times.push(start.elapsed().as_nanos() as f64 / ops);
+            times.push(elapsed.as_nanos() as f64 / ops);
         }
     }
     let figures = times.map(figure);

@@ -8,7 +8,7 @@ use onesided::blocking::Table;
 
 use crate::common::data::{self, KEY_BYTES, VALUE_BYTES, Walk};
 use crate::common::lmdb::Lmdb;
-use crate::common::measure::{Contestant, Figure, in_turns};
+use crate::common::measure::{Contestant, Figure, Time, in_turns};
 use crate::common::redis::RedisServer;
 use crate::common::store::Store;
 use crate::report::Report;
@@ -64,7 +64,6 @@ fn report_singles(report: &mut Report, figures: &[Figure; 5], how: &str, limit: 
 fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -> [Figure; 5] {
     eprintln!("GET, {}", if dependent { "dependent" } else { "independent" });
     let mut buffer = Vec::new();
-    let txn = lmdb.read().expect("a transaction");
     let ours = walk(pairs, dependent, |key| {
         word(&table.get(key).expect("get").expect("the key is there"))
     });
@@ -81,9 +80,14 @@ fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -
         let txn = lmdb.read().expect("a transaction");
         word(&lmdb.get(&txn, key).expect("get").expect("the key is there"))
     });
-    let lmdb_kept = walk(pairs, dependent, |key| {
-        word(&lmdb.get(&txn, key).expect("get").expect("the key is there"))
-    });
+    // LMDB has one read transaction a thread: this one is kept for a turn.
+    let mut kept = Walk::new(42, pairs);
+    let lmdb_kept = |calls| {
+        let txn = lmdb.read().expect("a transaction");
+        steps(&mut kept, dependent, calls, |key| {
+            word(&lmdb.get(&txn, key).expect("get").expect("the key is there"))
+        })
+    };
     in_turns(
         [
             Contestant::new("onesided get", ours),
@@ -94,6 +98,7 @@ fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -
         ],
         rounds(),
         TURN,
+        Time::Cpu,
     )
 }
 
@@ -105,16 +110,23 @@ fn walk<'a>(
     mut get: impl FnMut(&[u8; KEY_BYTES]) -> u64 + 'a,
 ) -> impl FnMut(u64) -> u64 + 'a {
     let mut walk = Walk::new(42, pairs);
-    move |calls| {
-        let mut sum = 0;
-        let mut index = walk.next();
-        for _ in 0..calls {
-            let word = get(&data::key(index));
-            sum ^= word;
-            index = if dependent { walk.after(word) } else { walk.next() };
-        }
-        sum
+    move |calls| steps(&mut walk, dependent, calls, &mut get)
+}
+
+fn steps(
+    walk: &mut Walk,
+    dependent: bool,
+    calls: u64,
+    mut get: impl FnMut(&[u8; KEY_BYTES]) -> u64,
+) -> u64 {
+    let mut sum = 0;
+    let mut index = walk.next();
+    for _ in 0..calls {
+        let word = get(&data::key(index));
+        sum ^= word;
+        index = if dependent { walk.after(word) } else { walk.next() };
     }
+    sum
 }
 
 /// The first 8 bytes of a whole value.
@@ -147,7 +159,7 @@ fn batches(report: &mut Report, table: &Table, map: &Map, pairs: u64) {
             })
         }),
     ];
-    let figures = in_turns(contestants, rounds(), TURN);
+    let figures = in_turns(contestants, rounds(), TURN, Time::Cpu);
     report.at_most("get_many of 16, a key", figures[0], "hashbrown get, a key", figures[1], 0.8);
 }
 
@@ -176,7 +188,7 @@ fn beside_redis(
     });
     let contestants =
         [Contestant::new("onesided get", ours), Contestant::new("Redis GET, Unix socket", theirs)];
-    let figures = in_turns(contestants, rounds(), TURN);
+    let figures = in_turns(contestants, rounds(), TURN, Time::Wall);
     let peer = "Redis GET, Unix socket, no pipelining";
     report.faster("GET, dependent", figures[0], peer, figures[1], 100.0);
     Ok(())

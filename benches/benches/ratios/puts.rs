@@ -4,7 +4,7 @@ use anyhow::Result;
 use onesided::FabricChoice;
 
 use crate::common::data::{self, Walk};
-use crate::common::measure::{Contestant, Figure, in_turns};
+use crate::common::measure::{Contestant, Figure, Time, in_turns};
 use crate::common::redis::RedisServer;
 use crate::common::store::{self, Store};
 use crate::report::{Report, ns};
@@ -27,7 +27,7 @@ pub(crate) fn measure(
             sum ^ store.table.put(data::key(index), data::value(index)).expect("put")
         })
     })];
-    let Figure { median_ns, .. } = in_turns(contestants, rounds(), TURN)[0];
+    let Figure { median_ns, .. } = in_turns(contestants, rounds(), TURN, Time::Wall)[0];
     report.figure("RPC PUT over shm", &ns(median_ns), "under 5 us", median_ns < 5_000.0);
     if let Some(redis) = redis { pipelined(report, store, pairs, redis) } else { Ok(()) }
 }
@@ -58,7 +58,7 @@ fn pipelined(report: &mut Report, store: &Store, pairs: u64, redis: &RedisServer
             calls
         }),
     ];
-    let figures = in_turns(contestants, rounds(), TURN);
+    let figures = in_turns(contestants, rounds(), TURN, Time::Wall);
     let peer = "Redis SET over loopback TCP, pipelined 16";
     report.at_most("PUT over loopback TCP, pipelined 16", figures[0], peer, figures[1], 1.0);
     Ok(())
