@@ -29,8 +29,8 @@ pub(crate) fn measure(
     let map: Map = (0..pairs).map(pair).collect();
     let lmdb = Lmdb::filled(pairs)?;
     let before = store.client.stats();
-    let dependent = singles(&store.table, &map, &lmdb, pairs, true);
-    let independent = singles(&store.table, &map, &lmdb, pairs, false);
+    let dependent = singles::<true>(&store.table, &map, &lmdb, pairs);
+    let independent = singles::<false>(&store.table, &map, &lmdb, pairs);
     report_singles(report, &dependent, "dependent", 1.0);
     report_singles(report, &independent, "independent", 1.8);
     batches(report, &store.table, &map, pairs);
@@ -61,22 +61,27 @@ fn report_singles(report: &mut Report, figures: &[Figure; 5], how: &str, limit: 
     report.faster(&what, ours, "LMDB, transaction kept", lmdb_kept, 5.0);
 }
 
-fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -> [Figure; 5] {
-    eprintln!("GET, {}", if dependent { "dependent" } else { "independent" });
+fn singles<const DEPENDENT: bool>(
+    table: &Table,
+    map: &Map,
+    lmdb: &Lmdb,
+    pairs: u64,
+) -> [Figure; 5] {
+    eprintln!("GET, {}", if DEPENDENT { "dependent" } else { "independent" });
     let mut buffer = Vec::new();
-    let ours = walk(pairs, dependent, |key| {
+    let ours = walk::<DEPENDENT>(pairs, |key| {
         word(&table.get(key).expect("get").expect("the key is there"))
     });
-    let copied = walk(pairs, dependent, |key| {
+    let copied = walk::<DEPENDENT>(pairs, |key| {
         let value: Vec<u8> = map.get(&key[..]).expect("the key is there").to_vec();
         word(&black_box(value))
     });
-    let reused = walk(pairs, dependent, |key| {
+    let reused = walk::<DEPENDENT>(pairs, |key| {
         buffer.clear();
         buffer.extend_from_slice(map.get(&key[..]).expect("the key is there"));
         word(black_box(&buffer))
     });
-    let lmdb_each = walk(pairs, dependent, |key| {
+    let lmdb_each = walk::<DEPENDENT>(pairs, |key| {
         let txn = lmdb.read().expect("a transaction");
         word(&lmdb.get(&txn, key).expect("get").expect("the key is there"))
     });
@@ -84,7 +89,7 @@ fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -
     let mut kept = Walk::new(42, pairs);
     let lmdb_kept = |calls| {
         let txn = lmdb.read().expect("a transaction");
-        steps(&mut kept, dependent, calls, |key| {
+        steps::<DEPENDENT>(&mut kept, calls, |key| {
             word(&lmdb.get(&txn, key).expect("get").expect("the key is there"))
         })
     };
@@ -104,18 +109,17 @@ fn singles(table: &Table, map: &Map, lmdb: &Lmdb, pairs: u64, dependent: bool) -
 
 /// Calls `get` with keys; whether the next key depends on what `get` returns is the question of
 /// the measurement.
-fn walk<'a>(
+fn walk<'a, const DEPENDENT: bool>(
     pairs: u64,
-    dependent: bool,
     mut get: impl FnMut(&[u8; KEY_BYTES]) -> u64 + 'a,
 ) -> impl FnMut(u64) -> u64 + 'a {
     let mut walk = Walk::new(42, pairs);
-    move |calls| steps(&mut walk, dependent, calls, &mut get)
+    move |calls| steps::<DEPENDENT>(&mut walk, calls, &mut get)
 }
 
-fn steps(
+/// A constant, or the compiler selects without a branch and makes all of them dependent.
+fn steps<const DEPENDENT: bool>(
     walk: &mut Walk,
-    dependent: bool,
     calls: u64,
     mut get: impl FnMut(&[u8; KEY_BYTES]) -> u64,
 ) -> u64 {
@@ -124,7 +128,7 @@ fn steps(
     for _ in 0..calls {
         let word = get(&data::key(index));
         sum ^= word;
-        index = if dependent { walk.after(word) } else { walk.next() };
+        index = if DEPENDENT { walk.after(word) } else { walk.next() };
     }
     sum
 }
@@ -181,8 +185,8 @@ fn beside_redis(
     }
     let mut value = Vec::new();
     let ours =
-        walk(pairs, true, |key| word(&table.get(key).expect("get").expect("the key is there")));
-    let theirs = walk(pairs, true, |key| {
+        walk::<true>(pairs, |key| word(&table.get(key).expect("get").expect("the key is there")));
+    let theirs = walk::<true>(pairs, |key| {
         redis.get(key, &mut value).expect("redis");
         word(&value)
     });
