@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let pairs = common::data::pairs();
+    let load_before = load();
     let mut report = Report::default();
     let redis = RedisServer::start();
     if let Err(error) = &redis {
@@ -47,6 +48,21 @@ fn main() -> Result<()> {
     cpu::measure(&mut report, &store, pairs)?;
     drop((store, redis));
     memory::measure(&mut report, pairs)?;
-    report.print();
+    report.print(&machine(&load_before));
     Ok(())
+}
+
+/// Which machine it was, and what else it did.
+fn machine(load_before: &str) -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let now = load();
+    format!("{model}, {cpus} CPUs. Load average {load_before} before this run, {now} after it.")
+}
+
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("?").to_owned()
 }

@@ -29,7 +29,8 @@ pub(crate) fn measure(
     })];
     let Figure { median_ns, .. } = in_turns(contestants, rounds(), TURN, Time::Wall)[0];
     report.figure("RPC PUT over shm", &ns(median_ns), "under 5 us", median_ns < 5_000.0);
-    if let Some(redis) = redis { pipelined(report, store, pairs, redis) } else { Ok(()) }
+    let Some(redis) = redis else { return Ok(()) };
+    pipelined(report, store, pairs, redis)
 }
 
 fn pipelined(report: &mut Report, store: &Store, pairs: u64, redis: &RedisServer) -> Result<()> {

@@ -86,7 +86,8 @@ impl Report {
     }
 
     /// Prints it all to stdout.
-    pub(crate) fn print(&self) {
+    pub(crate) fn print(&self, machine: &str) {
+        println!("{machine}\n");
         println!("| onesided | time | beside | time | ratio | target | met |");
         println!("|---|---:|---|---:|---:|---:|---|");
         self.ratios.iter().for_each(|line| println!("{line}"));
