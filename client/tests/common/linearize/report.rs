@@ -1,6 +1,7 @@
 //! From "not linearizable" to a counterexample that a person can read.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use super::search::{end_states, explore};
 use super::{Content, Op, Operation, Ret, State, Verdict};
@@ -88,6 +89,8 @@ fn verdict(begins: &[State], part: &[Operation], max_bytes: usize) -> Verdict {
 
 /// For the search for a small counterexample, which may be given up.
 const SMALL_BYTES: usize = 8 << 20;
+/// How long a counterexample is made smaller at most.
+const SHRINK_MAX: Duration = Duration::from_secs(10);
 
 /// Linearizability is closed under prefixes: the shortest bad one, then without what does not
 /// matter.
@@ -100,7 +103,12 @@ fn violation(begins: &[State], part: &[Operation]) -> Failure {
     // An operation without an answer may happen at any later time, or never: if it is bad even
     // so, it is bad whatever that operation did.
     let mut relaxed = kept.clone();
+    let give_up = Instant::now() + SHRINK_MAX;
     for i in (0..relaxed.len()).rev() {
+        if Instant::now() > give_up {
+            // A long counterexample is better than none.
+            break;
+        }
         let answer = relaxed[i].answer.take();
         if answer.is_some() && !bad(&relaxed) {
             relaxed[i].answer = answer;
