@@ -50,6 +50,13 @@ impl Client {
         ClientBuilder::default()
     }
 
+    /// Ends the client, its clones and tables, and waits for the server to hear of it, 200 ms at
+    /// most. A program that ends without this may leave a session behind that the server keeps
+    /// until its lease is over.
+    pub fn close(self) {
+        self.inner.close_now();
+    }
+
     /// As [`crate::Client::table`].
     ///
     /// # Errors

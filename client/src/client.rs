@@ -84,6 +84,12 @@ impl Client {
         Ok(Self { guard })
     }
 
+    /// Ends the client, its clones and tables, and waits until the server has heard goodbye.
+    pub(crate) fn close_now(self) {
+        self.link().shut_down();
+        self.link().wait_for_end(control::GOODBYE);
+    }
+
     /// Opens a table.
     ///
     /// # Errors

@@ -22,12 +22,15 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Bound of saying goodbye.
-const GOODBYE: Duration = Duration::from_millis(200);
+pub(crate) const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Starts it; it ends when the link is shut down or closed.
 pub(crate) fn start(link: Arc<Link>, first: Established) -> io::Result<JoinHandle<()>> {
     let name = "onesided-control".to_owned();
-    std::thread::Builder::new().name(name).spawn(move || run(&link, first))
+    std::thread::Builder::new().name(name).spawn(move || {
+        run(&link, first);
+        link.note_end();
+    })
 }
 
 /// Why serving ended.

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::FabricKind;
 use onesided_protocol::control::{ToClient, ToServer};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
 
@@ -49,6 +50,9 @@ pub(crate) struct Link {
     /// Wakes the control thread.
     bell: OwnedFd,
     shut_down: AtomicBool,
+    /// The control thread has ended.
+    ended: Mutex<bool>,
+    end: Condvar,
 }
 
 impl std::fmt::Debug for Link {
@@ -77,6 +81,8 @@ impl Link {
             jobs: Mutex::default(),
             bell,
             shut_down: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
         });
         link.install(connection);
         Ok(link)
@@ -165,6 +171,18 @@ impl Link {
         if let Some(connection) = self.current() {
             connection.completions().wake();
         }
+    }
+
+    /// The control thread says that it ends.
+    pub(crate) fn note_end(&self) {
+        *self.ended.lock() = true;
+        self.end.notify_all();
+    }
+
+    /// Waits for the end of the control thread, no longer than `timeout`.
+    pub(crate) fn wait_for_end(&self, timeout: Duration) {
+        let mut ended = self.ended.lock();
+        let _in_time = self.end.wait_while_for(&mut ended, |ended| !*ended, timeout);
     }
 
     pub(crate) fn is_shut_down(&self) -> bool {

@@ -181,6 +181,16 @@ fn mistakes_get_one_line_that_says_what_to_do() {
 }
 
 #[test]
+fn commands_leave_no_sessions_behind() {
+    let bed = Bed::new();
+    (0..30).for_each(|n| drop(bed.run(["get", &format!("absent {n}")]).code(1)));
+    let stats = bed.server.stats();
+    let sessions = stats.iter().find(|(name, _)| name == "sessions").expect("counted");
+    // Goodbye is waited for, but not for ever.
+    assert!(sessions.1 <= 3, "{} sessions wait for the end of their lease", sessions.1);
+}
+
+#[test]
 fn a_silent_server_is_an_error_in_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("its address").to_string();

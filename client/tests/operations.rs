@@ -193,6 +193,30 @@ async fn tables_come_and_go() {
 }
 
 /// Polls once and drops.
+#[test]
+fn a_table_that_is_altered_is_not_a_dropped_one() {
+    let server = server();
+    let client = onesided::blocking::Client::connect(url(&server)).unwrap();
+    let table = client.table("default").unwrap();
+    table.put("k", "v").unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for default_ttl_s in
+                (1..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed))
+            {
+                let options = TableOptions { default_ttl_s, quota_bytes: 0 };
+                server.engine().alter_table("default", options).unwrap();
+            }
+        });
+        let outcomes: Vec<_> = (0..3_000).map(|_| table.keys()).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for keys in outcomes {
+            assert_eq!(keys.unwrap(), [b"k".to_vec()]);
+        }
+    });
+}
+
 fn drop_in_flight<F: Future>(future: F) -> bool {
     let mut future = std::pin::pin!(future);
     let poll = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -24,10 +24,23 @@ fn main() -> ExitCode {
     match serve(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("onesided-server: {error:#}");
+            eprintln!("onesided-server: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes; a cause that the text before it tells already is left out.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for text in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
 }
 
 fn serve(cli: Cli) -> anyhow::Result<()> {

@@ -43,7 +43,7 @@ pub enum StartError {
     #[error("configuration: {0}")]
     Config(String),
     /// The address.
-    #[error("cannot listen on {listen}: {source}; is another server running there?")]
+    #[error("cannot listen on {listen}: {source}; {}", listen_hint(source))]
     Listen {
         /// As configured.
         listen: String,
@@ -236,6 +236,16 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .thread_name("control-blocking")
         .max_blocking_threads(4)
         .build()
+}
+
+/// What to do about an address that cannot be had.
+fn listen_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => "is another server running there?",
+        std::io::ErrorKind::AddrNotAvailable => "this host has no such address",
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
+        _ => "it must be HOST:PORT, such as 127.0.0.1:7411",
+    }
 }
 
 fn listen_error(listen: &str, source: std::io::Error) -> StartError {

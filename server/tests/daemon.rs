@@ -113,6 +113,9 @@ fn errors_say_what_to_do() {
     for (flags, part) in [
         (["--listen", &listen], "is another server running there?"),
         (["--listen", "nonsense"], "cannot listen on nonsense"),
+        (["--listen", "127.0.0.1"], "it must be HOST:PORT"),
+        (["--listen=127.0.0.1:0", "--memory=1MiB"], "it must be at least 2097152"),
+        (["--table=a", "--table=a:ttl=5"], "table `a` is given twice"),
         (["--memory", "1GB"], "use B, KiB, MiB, GiB or TiB"),
         (["--fabric", "verbs"], "not built"),
         (["--log", "a=b=c"], "log filter"),
@@ -120,5 +123,6 @@ fn errors_say_what_to_do() {
     ] {
         let text = refusal(&flags);
         assert!(text.starts_with("onesided-server: ") && text.contains(part), "{text}");
+        assert!(text.matches("os error").count() <= 1, "a cause is told twice: {text}");
     }
 }

@@ -161,3 +161,44 @@ fn a_configuration_that_cannot_be_is_refused_by_name() {
         }
     }
 }
+
+#[test]
+fn a_table_full_of_expired_entries_takes_new_ones() {
+    let (engine, clock) = engine(small(1 << 20));
+    let table = table(&engine, TableOptions { default_ttl_s: 10, quota_bytes: 0 });
+    let put = |n: u32| table.put(&key(n), &[7; 500], Expect::Any, Ttl::TableDefault, n);
+    let first = (0..).find(|&n| put(n).is_err()).expect("memory is finite");
+    assert!(first > 1_000, "only {first} keys");
+    assert_eq!(put(first).expect_err("nothing has expired").code, ErrorCode::OutOfMemory);
+    clock.advance_s(11);
+    // Other keys: nobody comes for the old ones any more.
+    (first..2 * first).for_each(|n| assert!(put(n).is_ok(), "key {n} after {first}"));
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    (first..2 * first).for_each(|n| assert_eq!(reader.value(&key(n)), [7; 500]));
+}
+
+#[test]
+fn what_has_expired_is_removed_within_sixty_calls() {
+    let (engine, clock) = engine(small(8 << 20));
+    let table = table(&engine, TableOptions::default());
+    assert!(!engine.has_expiring());
+    let live = |n: u32| n % 3 == 0;
+    for n in 0..10_000 {
+        let ttl = if live(n) { Ttl::Never } else { Ttl::Seconds(5) };
+        table.put(&key(n), &[n as u8; 100], Expect::Any, ttl, n).expect("put");
+    }
+    assert!(engine.has_expiring());
+    assert_eq!((0..60).map(|_| engine.expire()).sum::<usize>(), 0, "nothing has expired yet");
+    clock.advance_s(6);
+    let expired = (0..10_000).filter(|&n| !live(n)).count();
+    assert_eq!((0..60).map(|_| engine.expire()).sum::<usize>(), expired);
+    assert_eq!(engine.list_tables()[0].keys, 10_000 - expired as u64);
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    for n in 0..10_000 {
+        match live(n) {
+            true => assert_eq!(reader.value(&key(n)), [n as u8; 100]),
+            // A fingerprint that another key has too leaves a reader without proof.
+            false => assert!(!matches!(reader.get(&key(n)), Raw::Hit(..)), "key {n}"),
+        }
+    }
+}

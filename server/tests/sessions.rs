@@ -154,6 +154,23 @@ fn a_full_server_says_so() {
 }
 
 #[test]
+fn clients_that_end_without_a_word_keep_nobody_out() {
+    let server = start(ServerConfig { max_sessions: 2, ..config() });
+    let mut stays = Control::open(server.addr());
+    for _ in 0..10 {
+        let (control, mut data) = connect(server.addr());
+        data.ping();
+        drop((control, data));
+        eventually("the server notices", || {
+            stays.stat("control_connections") == 1 && stays.stat("endpoints_tcp") == 0
+        });
+    }
+    assert_eq!(stays.stat("sessions"), 2);
+    let resumed = Control::resume(server.addr(), &stays.welcome).welcome;
+    assert!(resumed.resumed, "who is connected keeps the session");
+}
+
+#[test]
 fn tables_come_and_go() {
     let options = TableOptions { default_ttl_s: 60, quota_bytes: 8 << 20 };
     let spec = TableSpec { name: "first".to_owned(), options };

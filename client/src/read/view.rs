@@ -111,8 +111,12 @@ impl TableView {
         let Ok(record) = TableRecord::read_from_bytes(words.as_bytes()) else {
             return Ok(Refreshed::Yes);
         };
-        if record.id.get() != self.info.id || !record.is_valid() {
+        if record.id.get() != self.info.id {
             return Ok(Refreshed::TableGone);
+        }
+        // Its options are being changed: look again.
+        if !record.is_valid() {
+            return Ok(Refreshed::Yes);
         }
         let directory = DirectoryWord(record.directory.get());
         match self.map() {

@@ -102,6 +102,17 @@ impl ServerConfig {
         if self.fabrics.is_empty() {
             return Err("fabrics: name at least one of shm, tcp".to_owned());
         }
+        let (memory, least) = (self.memory_bytes, 2 * self.segment_bytes);
+        if memory < least {
+            return Err(format!(
+                "memory is {memory} bytes; it must be at least {least}, for an index and entries"
+            ));
+        }
+        let mut names: Vec<&str> = self.tables.iter().map(|table| table.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("table `{}` is given twice; leave one out", twice[0]));
+        }
         Ok(())
     }
 }

@@ -83,7 +83,7 @@ fn admit(
     let _gone_already = stream.try_write(&frame::encode(&full));
 }
 
-/// The clock in the catalog, and the leases.
+/// The clock in the catalog, the leases, and entries whose time is over.
 async fn tick(core: Arc<Core>) {
     let lease = Duration::from_millis(u64::from(core.config.session_lease_ms));
     let mut every = tokio::time::interval(TICK.min(lease / 4));
@@ -92,16 +92,17 @@ async fn tick(core: Arc<Core>) {
         every.tick().await;
         core.engine.tick();
         let expired = core.sessions.expired();
-        if expired.is_empty() {
+        if expired.is_empty() && !core.engine.has_expiring() {
             continue;
         }
         let core = Arc::clone(&core);
-        let end = move || {
+        let work = move || {
             for session in expired {
                 core.sessions.end(&session, "no heartbeat within the lease");
             }
+            core.engine.expire();
         };
         // Reclaiming memory may take a while.
-        let _stopped = tokio::task::spawn_blocking(end).await;
+        let _stopped = tokio::task::spawn_blocking(work).await;
     }
 }

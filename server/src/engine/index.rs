@@ -178,6 +178,11 @@ impl Index {
         }
     }
 
+    /// Number of segments; at least one, and never fewer than before.
+    pub(super) fn segment_count(&self) -> usize {
+        self.segments.len.load(Ordering::Acquire) as usize
+    }
+
     /// Adds a segment; the caller holds the lock on the directory.
     pub(super) fn push(&self, segment: Segment) -> u32 {
         self.segments.push(segment)

@@ -11,6 +11,7 @@
 mod bucket;
 mod catalog;
 mod change;
+mod expire;
 mod index;
 mod log;
 mod memory;

@@ -1,7 +1,7 @@
 //! A table: operations on keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions};
@@ -55,6 +55,12 @@ pub struct Table {
     /// The greatest version given so far.
     greatest_version: AtomicU64,
     pub(super) dropped: AtomicBool,
+    /// An entry with an expiry was stored at some time.
+    pub(super) expiring: AtomicBool,
+    /// The index segment at which removing expired entries goes on.
+    pub(super) next_expired: AtomicUsize,
+    /// When the whole table was last gone through because memory was full.
+    pub(super) full_round_ns: AtomicU64,
 }
 
 /// A locked segment and what a look for a key in it found.
@@ -88,6 +94,9 @@ impl Table {
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
             greatest_version: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
+            expiring: AtomicBool::new(false),
+            next_expired: AtomicUsize::new(0),
+            full_round_ns: AtomicU64::new(0),
         })
     }
 
@@ -195,6 +204,15 @@ impl Table {
         key: &[u8],
         change: &mut impl Change,
     ) -> Result<Option<u64>, RpcError> {
+        match self.try_write(key, change) {
+            Err(error) if error.code == ErrorCode::OutOfMemory && self.expire_for_room() => {
+                self.try_write(key, change)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_write(&self, key: &[u8], change: &mut impl Change) -> Result<Option<u64>, RpcError> {
         if key.len() > KEY_MAX_BYTES {
             let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
             return Err(RpcError::new(ErrorCode::TooLarge, text));
@@ -297,6 +315,9 @@ impl Table {
             },
             user_flags: decision.user_flags.unwrap_or(old.user_flags),
         };
+        if header.expiry_s != 0 && !self.expiring.load(Ordering::Relaxed) {
+            self.expiring.store(true, Ordering::Relaxed);
+        }
         let run_max_bytes = self.shared.pool.run_max_bytes();
         if value.len() <= max_bytes && header.padded_bytes() <= run_max_bytes {
             return Ok(header);
@@ -360,7 +381,7 @@ impl Table {
         u32::try_from(self.shared.clock.unix_ns() / NS_PER_S).unwrap_or(u32::MAX)
     }
 
-    fn is_expired(&self, header: &EntryHeader) -> bool {
+    pub(super) fn is_expired(&self, header: &EntryHeader) -> bool {
         header.expiry_s != 0 && self.now_s() >= header.expiry_s
     }
 

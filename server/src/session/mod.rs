@@ -68,6 +68,11 @@ impl Session {
         Control { number, changes: self.control.subscribe() }
     }
 
+    /// Whether no control connection speaks for it.
+    fn is_alone(&self) -> bool {
+        self.control.receiver_count() == 0
+    }
+
     fn extend(&self, deadline: Instant, beat: Option<Heartbeat>) {
         let mut life = self.life.lock();
         life.deadline = life.deadline.max(deadline);

@@ -1,6 +1,6 @@
 //! All sessions, their tickets and their endpoints. Set-up only: the data path holds its session.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,9 @@ impl Sessions {
         Self { registry: Mutex::default(), limits, engine, stats }
     }
 
-    /// The session of a hello: the one to resume if it lives and the key fits, else a new one.
+    /// The session of a hello: the one to resume if it lives and the key fits, else a new one. When
+    /// there is no place for a new one, a session whose client is gone makes room before its lease
+    /// is over: clients that end without a word must not keep others out.
     pub(crate) fn open(&self, resume: (u64, u64)) -> Result<Opened, RpcError> {
         let now = Instant::now();
         let mut registry = self.registry.lock();
@@ -81,10 +83,15 @@ impl Sessions {
             return Ok(Opened { session, ticket, resumed: true });
         }
         if registry.sessions.len() >= self.limits.max_sessions {
-            let max = self.limits.max_sessions;
-            let text =
-                format!("all {max} sessions are taken: try again later, or raise max_sessions");
-            return Err(RpcError::new(ErrorCode::ServerFull, text));
+            let Some(gone) = registry.longest_gone() else {
+                let max = self.limits.max_sessions;
+                let text =
+                    format!("all {max} sessions are taken: try again later, or raise max_sessions");
+                return Err(RpcError::new(ErrorCode::ServerFull, text));
+            };
+            drop(registry);
+            self.end(&gone, "its client was gone, and another one needed its place");
+            registry = self.registry.lock();
         }
         registry.last_session += 1;
         let id = registry.last_session;
@@ -206,6 +213,13 @@ impl Sessions {
 impl Registry {
     fn oldest(&self) -> u64 {
         self.sessions.keys().next().copied().unwrap_or(self.last_session + 1)
+    }
+
+    /// Of the sessions that only wait to be resumed, the one whose client was heard of least lately.
+    fn longest_gone(&self) -> Option<Arc<Session>> {
+        let present: HashSet<u64> = self.endpoints.values().map(|at| at.session.id).collect();
+        let gone = |s: &&Arc<Session>| s.is_alone() && !present.contains(&s.id);
+        self.sessions.values().filter(gone).min_by_key(|s| s.deadline()).cloned()
     }
 
     fn endpoints_of(&self, session: u64) -> Vec<Arc<dyn Endpoint>> {

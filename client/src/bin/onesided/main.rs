@@ -16,7 +16,7 @@ mod session;
 mod spec;
 mod values;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Outcome> {
     let session = Session::open(cli)?;
-    match &cli.command {
+    let outcome = match &cli.command {
         Command::Put(args) => values::put(&session, args),
         Command::Get(args) => values::get(&session, args),
         Command::Del(args) => values::del(&session, args),
@@ -53,7 +53,10 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Tables(command) => admin::tables(&session, command),
         Command::Stats => admin::stats(&session),
         Command::Ping(args) => admin::ping(&session, args),
-    }
+    };
+    // Or the server would keep the session until its lease is over.
+    session.client.close();
+    outcome
 }
 
 /// Warnings of the library, such as a fallback to another fabric; `RUST_LOG` changes the level.
@@ -64,6 +67,7 @@ fn log_to_stderr() {
         .from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .without_time()
         .with_target(false)

@@ -48,7 +48,8 @@ impl Session {
         if let Some(file) = &cli.token_file {
             let token = std::fs::read_to_string(file)
                 .with_context(|| format!("token file {}", file.display()))?;
-            builder = builder.token(token.trim_end_matches(['\n', '\r']));
+            // As the server reads it: white space around it does not belong to it.
+            builder = builder.token(token.trim());
         }
         let client = builder.connect_blocking()?;
         Ok(Self { client, server: url, json: cli.json, table: cli.table.clone() })

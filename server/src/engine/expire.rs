@@ -1,0 +1,91 @@
+//! Removes entries whose time is over: nobody may come for their keys any more, and their memory
+//! is to be used again. To a reader they are gone already; what it sees here is a delete.
+
+use std::sync::atomic::Ordering;
+
+use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, LINE_WORDS};
+use onesided_protocol::layout::slot::Slot;
+use onesided_protocol::layout::state::Death;
+
+use super::bucket::header_at;
+use super::index::Segment;
+use super::log::Log;
+use super::table::Table;
+use super::{Engine, publish};
+
+/// A table is gone through once in so many calls of [`Engine::expire`].
+const CALLS_PER_ROUND: usize = 60;
+/// A table whose memory is full is gone through at most once in this time.
+const FULL_ROUND_MIN_NS: u64 = 1_000_000_000;
+/// Bytes of an entry that are looked at.
+const HEADER_PREFETCH_BYTES: usize = 32;
+
+impl Engine {
+    /// Whether [`Self::expire`] has something to look at.
+    #[must_use]
+    pub fn has_expiring(&self) -> bool {
+        self.by_id.load().iter().any(|table| table.expiring.load(Ordering::Relaxed))
+    }
+
+    /// Removes entries whose time is over from the next part of every table that holds any with
+    /// an expiry. Gives how many. To be called every second or so: each call goes through a
+    /// sixtieth, holding the lock of one index segment at a time.
+    pub fn expire(&self) -> usize {
+        self.by_id.load_full().iter().map(|table| table.expire_next()).sum()
+    }
+}
+
+impl Table {
+    fn expire_next(&self) -> usize {
+        if !self.expiring.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let count = self.index.segment_count().div_ceil(CALLS_PER_ROUND);
+        let first = self.next_expired.fetch_add(count, Ordering::Relaxed);
+        let part = (first..first + count).map(|n| n % self.index.segment_count());
+        part.map(|n| self.expire_segment(self.index.segment(n as u32))).sum()
+    }
+
+    /// Memory is full: goes through all of the table, unless that was done a moment ago. Gives
+    /// whether there is room now.
+    pub(super) fn expire_for_room(&self) -> bool {
+        if !self.expiring.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now_ns = self.shared.clock.unix_ns();
+        let last_ns = self.full_round_ns.load(Ordering::Relaxed);
+        let (set, fail) = (Ordering::Relaxed, Ordering::Relaxed);
+        if now_ns < last_ns.saturating_add(FULL_ROUND_MIN_NS)
+            || self.full_round_ns.compare_exchange(last_ns, now_ns, set, fail).is_err()
+        {
+            return false;
+        }
+        self.index.segments().map(|segment| self.expire_segment(segment)).sum::<usize>() > 0
+    }
+
+    fn expire_segment(&self, segment: &Segment) -> usize {
+        let pool = &self.shared.pool;
+        let mut state = segment.state.lock();
+        if state.count == 0 || self.dropped.load(Ordering::Acquire) {
+            return 0;
+        }
+        let base = pool.at(segment.addr);
+        let mut words = vec![0; INDEX_SEGMENT_BYTES / 8];
+        base.read_words(&mut words);
+        let before = state.count;
+        for (n, line) in words.chunks_exact(LINE_WORDS).enumerate() {
+            let slots = || (1..).zip(&line[1..]).filter_map(|(i, &w)| Some((i, Slot(w).addr()?)));
+            slots().for_each(|(_, addr)| pool.at(addr).prefetch(HEADER_PREFETCH_BYTES));
+            for (i, addr) in slots() {
+                let at = pool.at(addr);
+                let header = header_at(at);
+                if self.is_expired(&header) {
+                    publish::remove(at, base.plus((n * LINE_WORDS + i) * 8), Death::Expired);
+                    state.count -= 1;
+                    Log::release(pool, &self.account, addr, header.padded_bytes());
+                }
+            }
+        }
+        (before - state.count) as usize
+    }
+}
