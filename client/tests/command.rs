@@ -183,7 +183,9 @@ fn mistakes_get_one_line_that_says_what_to_do() {
 #[test]
 fn commands_leave_no_sessions_behind() {
     let bed = Bed::new();
-    (0..30).for_each(|n| drop(bed.run(["get", &format!("absent {n}")]).code(1)));
+    for _ in 0..30 {
+        bed.run(["get", "absent"]).code(1);
+    }
     let stats = bed.server.stats();
     let sessions = stats.iter().find(|(name, _)| name == "sessions").expect("counted");
     // Goodbye is waited for, but not for ever.

@@ -182,7 +182,7 @@ fn what_has_expired_is_removed_within_sixty_calls() {
     let (engine, clock) = engine(small(8 << 20));
     let table = table(&engine, TableOptions::default());
     assert!(!engine.has_expiring());
-    let live = |n: u32| n % 3 == 0;
+    let live = |n: u32| n.is_multiple_of(3);
     for n in 0..10_000 {
         let ttl = if live(n) { Ttl::Never } else { Ttl::Seconds(5) };
         table.put(&key(n), &[n as u8; 100], Expect::Any, ttl, n).expect("put");

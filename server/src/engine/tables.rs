@@ -59,7 +59,7 @@ impl Tables {
 
     fn get(&self, name: &str) -> Result<&Arc<Table>, RpcError> {
         self.by_name.get(name).ok_or_else(|| {
-            let text = format!("there is no table {name:?}: create it first");
+            let text = format!("there is no table {name:?}");
             RpcError::new(ErrorCode::NoSuchTable, text)
         })
     }
@@ -124,7 +124,7 @@ impl Engine {
         check_name(name)?;
         let mut tables = self.tables.lock();
         if tables.by_name.contains_key(name) {
-            let text = format!("table {name:?} exists already: open it, or drop it first");
+            let text = format!("there is a table {name:?} already");
             return Err(RpcError::new(ErrorCode::TableExists, text));
         }
         let seeds = (tables.random.random(), tables.random.random());

@@ -215,7 +215,7 @@ impl Registry {
         self.sessions.keys().next().copied().unwrap_or(self.last_session + 1)
     }
 
-    /// Of the sessions that only wait to be resumed, the one whose client was heard of least lately.
+    /// Of the sessions that only wait to be resumed, the one whose client is gone the longest.
     fn longest_gone(&self) -> Option<Arc<Session>> {
         let present: HashSet<u64> = self.endpoints.values().map(|at| at.session.id).collect();
         let gone = |s: &&Arc<Session>| s.is_alone() && !present.contains(&s.id);
