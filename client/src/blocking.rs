@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::options::{ClientBuilder, PutOptions};
 use crate::read;
 use crate::stats::Stats;
-use crate::value::{Value, Version};
+use crate::value::{Meta, Value, Version};
 
 fn run<F: Future>(link: &Link, future: F) -> F::Output {
     block_on(|| link.current(), future)
@@ -161,12 +161,31 @@ impl Table {
         }
     }
 
+    /// As [`crate::Table::get_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<Meta>, Error> {
+        let key = key.as_ref();
+        match read::get_into_now(&self.inner.handle, key, into) {
+            Some(meta) => Ok(Some(meta)),
+            None => self.run(self.inner.get_into(key, into)),
+        }
+    }
+
     /// As [`crate::Table::get_many`].
     ///
     /// # Errors
     /// As there.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
-        self.run(self.inner.get_many(keys))
+        match read::get_many_now(&self.inner.handle, keys) {
+            Some((values, 0)) => Ok(values),
+            now => self.run(read::get_many_after(&self.inner.handle, keys, now)),
+        }
     }
 
     /// As [`crate::Table::keys`].

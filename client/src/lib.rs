@@ -49,4 +49,4 @@ pub use onesided_protocol::rpc::{Expect, Ttl};
 pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
 pub use stats::{ClientStats, Counter, Shard, Stats};
 pub use table::Table;
-pub use value::{Value, Version};
+pub use value::{Meta, Value, Version};

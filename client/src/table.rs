@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
+use onesided_fabric::Line;
 use onesided_protocol::control::{TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
@@ -17,8 +18,8 @@ use crate::link::Link;
 use crate::options::PutOptions;
 use crate::read;
 use crate::rpc;
-use crate::stats::Counter;
-use crate::value::{Value, Version};
+use crate::stats::{Counter, Shard};
+use crate::value::{Meta, Value, Version};
 
 /// A table as one connection knows it.
 pub(crate) struct OpenTable {
@@ -46,14 +47,27 @@ impl OpenTable {
     }
 }
 
-type Seen = arc_swap::Cache<Arc<ArcSwapOption<OpenTable>>, Option<Arc<OpenTable>>>;
+/// What one thread has of a table, so that a GET looks in one place.
+struct Seen {
+    /// What it saw last in `current`; good as long as it is usable, since `current` changes only
+    /// after that.
+    open: Option<Arc<OpenTable>>,
+    own: Own,
+}
+
+/// What one thread has to itself.
+pub(crate) struct Own {
+    /// Its counters.
+    pub(crate) shard: Arc<Shard>,
+    /// Where an entry is READ to whose value is wanted elsewhere.
+    pub(crate) scratch: Vec<Line>,
+}
 
 /// A table by name, on whatever connection there is.
 pub(crate) struct TableHandle {
     name: String,
     link: Arc<Link>,
-    current: Arc<ArcSwapOption<OpenTable>>,
-    /// What each thread saw last in `current`: a GET looks here, and only compares a pointer.
+    current: ArcSwapOption<OpenTable>,
     seen: ThreadLocal<RefCell<Seen>>,
     opening: tokio::sync::Mutex<()>,
 }
@@ -62,23 +76,38 @@ impl TableHandle {
     /// Calls `then` with what the current connection knows, if it is usable. Cheap enough for
     /// every GET: no lock, no count, no fence.
     #[inline]
-    pub(crate) fn with_now<T>(&self, then: impl FnOnce(&OpenTable) -> Option<T>) -> Option<T> {
-        let seen = self.seen.get_or(|| RefCell::new(Seen::new(Arc::clone(&self.current))));
-        let mut seen = seen.try_borrow_mut().ok()?;
-        let open = seen.load().as_ref().filter(|open| open.is_usable())?;
-        then(open)
+    pub(crate) fn with_now<T>(
+        &self,
+        then: impl FnOnce(&OpenTable, &mut Own) -> Option<T>,
+    ) -> Option<T> {
+        let seen = self.seen.get_or(|| RefCell::new(self.first_look()));
+        let Seen { open, own } = &mut *seen.try_borrow_mut().ok()?;
+        if !open.as_ref().is_some_and(|open| open.is_usable()) {
+            *open = self.usable();
+        }
+        then(open.as_ref()?, own)
+    }
+
+    #[cold]
+    fn first_look(&self) -> Seen {
+        let shard = Arc::clone(self.link.shared().stats.shard());
+        Seen { open: None, own: Own { shard, scratch: Vec::new() } }
+    }
+
+    #[cold]
+    fn usable(&self) -> Option<Arc<OpenTable>> {
+        self.current.load_full().filter(|open| open.is_usable())
     }
 
     /// The table on a live connection, opened (again) if need be.
     pub(crate) async fn open(&self, by: Deadline) -> Result<Arc<OpenTable>, Error> {
-        let usable = || self.current.load_full().filter(|open| open.is_usable());
-        if let Some(open) = usable() {
+        if let Some(open) = self.usable() {
             return Ok(open);
         }
         let ticker = &self.link.shared().ticker;
         let turn = ticker.timed(by, self.opening.lock()).await;
         let _turn = turn.map_err(|TimedOut| Error::TimedOut { what: by.what, after: by.after })?;
-        if let Some(open) = usable() {
+        if let Some(open) = self.usable() {
             return Ok(open);
         }
         let name = self.name.clone();
@@ -122,7 +151,7 @@ impl Table {
         let handle = TableHandle {
             name: name.to_owned(),
             link: Arc::clone(guard.link()),
-            current: Arc::new(ArcSwapOption::empty()),
+            current: ArcSwapOption::empty(),
             seen: ThreadLocal::new(),
             opening: tokio::sync::Mutex::new(()),
         };
@@ -157,6 +186,19 @@ impl Table {
     /// [`Error::ConnectionLost`] and [`Error::TimedOut`], and [`Error::NoSuchTable`].
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
         read::get(&self.handle, key.as_ref()).await
+    }
+
+    /// As [`Self::get`], into the caller's buffer, which can be used again and again: what it held
+    /// is replaced, also where there is no value; then it is left empty.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn get_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<Meta>, Error> {
+        read::get_into(&self.handle, key.as_ref(), into).await
     }
 
     /// The values of `keys`, in their order. The READs of all keys go behind one doorbell.

@@ -4,47 +4,27 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
+use onesided_protocol::layout::entry::EntryHeader;
+
 /// The token of compare-and-set: never the same twice for a key.
 pub type Version = u64;
 
-/// A value and what the server knows about it.
-#[derive(Clone)]
-pub struct Value {
-    bytes: Box<[u8]>,
-    version: Version,
-    user_flags: u32,
-    expiry_s: u32,
+/// What the server knows about a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Meta {
+    /// Its version.
+    pub version: Version,
+    /// The user's own flags.
+    pub user_flags: u32,
+    /// Second of Unix time, on the server's clock, at which it expires; 0 = never.
+    pub expiry_s: u32,
 }
 
-impl Value {
-    /// A value of its own, not read from anywhere.
-    #[must_use]
-    pub fn from_bytes(bytes: Vec<u8>, version: Version, user_flags: u32, expiry_s: u32) -> Self {
-        Self { bytes: bytes.into_boxed_slice(), version, user_flags, expiry_s }
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Its bytes, owned.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<u8> {
-        self.bytes.into_vec()
-    }
-
-    /// Its version.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// The user's own flags.
-    #[must_use]
-    pub fn user_flags(&self) -> u32 {
-        self.user_flags
+impl Meta {
+    #[inline]
+    pub(crate) fn of(header: &EntryHeader) -> Self {
+        let EntryHeader { version, user_flags, expiry_s, .. } = *header;
+        Self { version, user_flags, expiry_s }
     }
 
     /// When it expires on the server's clock; `None` = never.
@@ -53,11 +33,79 @@ impl Value {
         let after = Duration::from_secs(u64::from(self.expiry_s));
         (self.expiry_s != 0).then(|| SystemTime::UNIX_EPOCH + after)
     }
+}
+
+/// A value and what the server knows about it.
+pub struct Value {
+    /// Ends with the value. What was READ is not copied again: header and key may come first.
+    image: Vec<u8>,
+    start: u32,
+    meta: Meta,
+}
+
+impl Value {
+    /// A value of its own, not read from anywhere.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>, version: Version, user_flags: u32, expiry_s: u32) -> Self {
+        Self { image: bytes, start: 0, meta: Meta { version, user_flags, expiry_s } }
+    }
+
+    /// The value in the image of a whole entry, which was judged to be one.
+    #[inline]
+    pub(crate) fn in_entry(mut image: Vec<u8>, header: &EntryHeader) -> Self {
+        image.truncate(header.len_bytes());
+        // At most a header and a key, of 64 KiB.
+        Self { image, start: header.value_offset() as u32, meta: Meta::of(header) }
+    }
+
+    /// Its bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.image.get(self.start as usize..).unwrap_or_default()
+    }
+
+    /// Its bytes, owned.
+    #[must_use]
+    pub fn into_vec(mut self) -> Vec<u8> {
+        self.image.drain(..self.start as usize);
+        self.image
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.meta.version
+    }
+
+    /// The user's own flags.
+    #[must_use]
+    pub fn user_flags(&self) -> u32 {
+        self.meta.user_flags
+    }
+
+    /// When it expires on the server's clock; `None` = never.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.meta.expires_at()
+    }
+
+    /// All that the server knows about it.
+    #[must_use]
+    pub fn meta(&self) -> Meta {
+        self.meta
+    }
 
     /// Second of Unix time at which it expires; 0 = never.
     #[must_use]
     pub fn expiry_s(&self) -> u32 {
-        self.expiry_s
+        self.meta.expiry_s
+    }
+}
+
+impl Clone for Value {
+    fn clone(&self) -> Self {
+        Self { image: self.bytes().to_vec(), start: 0, meta: self.meta }
     }
 }
 
@@ -82,9 +130,7 @@ impl PartialEq<[u8]> for Value {
 
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
-        self.bytes() == other.bytes()
-            && (self.version, self.user_flags, self.expiry_s)
-                == (other.version, other.user_flags, other.expiry_s)
+        self.bytes() == other.bytes() && self.meta == other.meta
     }
 }
 
@@ -94,9 +140,9 @@ impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")
             .field("len_bytes", &self.len())
-            .field("version", &self.version)
-            .field("user_flags", &self.user_flags)
-            .field("expiry_s", &self.expiry_s)
+            .field("version", &self.meta.version)
+            .field("user_flags", &self.meta.user_flags)
+            .field("expiry_s", &self.meta.expiry_s)
             .finish_non_exhaustive()
     }
 }
@@ -112,5 +158,15 @@ mod tests {
         assert_eq!((value.version(), value.user_flags(), value.expires_at()), (7, 8, None));
         assert_eq!(value.clone().into_vec(), b"ghijk");
         assert_eq!(value, *b"ghijk".as_slice());
+    }
+
+    #[test]
+    fn a_value_in_an_entry_is_only_the_value() {
+        let header = EntryHeader { version: 3, value_len: 2, key_len: 1, ..Default::default() };
+        let image = [[9; 32].as_slice(), b"kvw", &[7; 29]].concat();
+        let value = Value::in_entry(image, &header);
+        assert_eq!((value.bytes(), value.version()), (b"vw".as_slice(), 3));
+        assert_eq!(value.clone(), value);
+        assert_eq!(value.into_vec(), b"vw");
     }
 }

@@ -67,6 +67,31 @@ async fn put_get_delete() {
 }
 
 #[tokio::test]
+async fn values_into_the_callers_buffer() {
+    on_both(async |client, table| {
+        let mut into = b"what it held".to_vec();
+        assert_eq!(table.get_into("k", &mut into).await.unwrap(), None);
+        assert_eq!(into, b"");
+        let options = PutOptions::default().user_flags(9).ttl(Ttl::Seconds(1000));
+        for len in [0, 1, 7, 100, 5000, 9000, 16_384, 16_385, 100_000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let version = table.put_with("k", &bytes, options).await.unwrap();
+            let meta = table.get_into("k", &mut into).await.unwrap().unwrap();
+            assert!(into == bytes, "{len}");
+            assert_eq!((meta.version, meta.user_flags), (version, 9));
+            let value = table.get("k").await.unwrap().unwrap();
+            assert_eq!((value.bytes(), value.meta()), (&bytes[..], meta));
+            assert_eq!(value.expires_at(), meta.expires_at());
+            assert!(meta.expires_at().is_some() && value.into_vec() == bytes, "{len}");
+        }
+        assert!(table.delete("k").await.unwrap());
+        assert_eq!(table.get_into("k", &mut into).await.unwrap(), None);
+        assert_eq!((into.len(), client.stats().gets), (0, 20));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn conditions_flags_and_lifetimes() {
     on_both(async |_, table| {
         let with = |expect| PutOptions::default().expect(expect).user_flags(9);

@@ -82,6 +82,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         into: &mut [u8],
     ) -> Option<Result<(), AccessError>>;
 
+    /// The regions attached so far, now or later, where they can be loaded: [`Self::read_now`]
+    /// without a virtual call. `None` where they cannot.
+    fn loads(&self) -> Option<&std::sync::Arc<crate::loads::Loads>> {
+        None
+    }
+
     /// A hint that `len_bytes` at `remote` will be read soon.
     fn prefetch(&self, _remote: RemoteAddr, _len_bytes: usize) {}
 

@@ -18,6 +18,7 @@
 
 pub mod buffer;
 pub mod endpoint;
+pub mod loads;
 pub mod mem;
 pub mod shm;
 pub mod sim;
@@ -28,7 +29,8 @@ pub use buffer::{Buffer, BufferPool};
 pub use endpoint::{
     Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
 };
-pub use mem::{AccessError, Memory};
+pub use loads::Loads;
+pub use mem::{AccessError, Line, Memory};
 pub use work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,
 };

@@ -52,6 +52,9 @@ pub enum AccessError {
     NotAttached(u32),
 }
 
+/// The bytes of eight words that were read together.
+pub type Line = [[u8; 8]; 8];
+
 /// Called before each word is stored: a simulation lets readers run in between.
 pub trait StoreHook: Send + Sync {
     /// A store into some memory of this hook's world is about to happen.
@@ -537,5 +540,6 @@ impl Drop for Memory {
     }
 }
 
+mod lines;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::{
     AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, FabricKind,
-    Memory, Outcome, Wait,
+    Loads, Memory, Outcome, Wait,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
@@ -69,6 +69,7 @@ pub(crate) struct Parts {
 /// stays lost: the next one is another `Connection`.
 pub struct Connection {
     endpoint: Arc<dyn Endpoint>,
+    loads: Option<Arc<Loads>>,
     cq: Arc<dyn CompletionQueue>,
     caps: Caps,
     welcome: Welcome,
@@ -127,6 +128,7 @@ impl Connection {
         let pending = Pending::new(SLOTS + credits);
         Arc::new(Self {
             caps: parts.endpoint.caps(),
+            loads: parts.endpoint.loads().cloned(),
             endpoint: parts.endpoint,
             cq: parts.cq,
             welcome: parts.welcome,
@@ -152,6 +154,12 @@ impl Connection {
     #[must_use]
     pub fn endpoint(&self) -> &dyn Endpoint {
         &*self.endpoint
+    }
+
+    /// The server's regions, where they can be loaded.
+    #[inline]
+    pub(crate) fn loads(&self) -> Option<&Loads> {
+        self.loads.as_deref()
     }
 
     /// What the endpoint can do.

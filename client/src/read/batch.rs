@@ -94,5 +94,5 @@ fn keep(map: &IndexMap, hash: KeyHash, bucket: &onesided_fabric::Buffer) -> Opti
     let image = bucket.words().first_chunk()?;
     let place = map.place(hash)?;
     map.cache.put(place.directory_index, place.bucket, place.addr, image);
-    Some(any_match(image, hash))
+    any_match(image, hash)
 }

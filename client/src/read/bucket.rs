@@ -105,18 +105,43 @@ fn tail_line(segment: LogAddr, line: u8) -> Option<LogAddr> {
     LogAddr::from_bits(segment.get() + units as u64)
 }
 
-/// A slot of a bucket whose fingerprint is the hash's, if there is one; of several, the last.
+/// Finds a slot of a bucket whose fingerprint is the hash's, if there is one; of several, any.
 ///
 /// Without a branch on what was READ: a wrong guess would wait for the cache miss, and nothing
-/// after it could begin before.
-#[inline]
-pub(crate) fn any_match(bucket: &[u64; BUCKET_WORDS], hash: KeyHash) -> Slot {
-    let wanted = u64::from(hash.fingerprint()) << FINGERPRINT_SHIFT;
-    let (first, second) = (&bucket[1..LINE_WORDS], &bucket[LINE_WORDS + 1..]);
-    let pick = |found, &word: &u64| {
-        std::hint::select_unpredictable((word ^ wanted) >> FINGERPRINT_SHIFT == 0, word, found)
-    };
-    Slot(second.iter().fold(first.iter().fold(0, pick), pick))
+/// after it could begin before. What is left of a slot that matches, without its fingerprint, is
+/// less than of all that do not. (An empty slot matches fingerprint 0, and hides others then: one
+/// key in 16,384 is left to the lookup.)
+#[derive(Clone, Copy)]
+pub(crate) struct AnyMatch {
+    wanted: u64,
+    least: u64,
+}
+
+impl AnyMatch {
+    #[inline(always)]
+    pub(crate) fn new(hash: KeyHash) -> Self {
+        Self { wanted: u64::from(hash.fingerprint()) << FINGERPRINT_SHIFT, least: u64::MAX }
+    }
+
+    /// After word `number` of the bucket.
+    #[inline(always)]
+    pub(crate) fn after(mut self, number: usize, word: u64) -> Self {
+        if !number.is_multiple_of(LINE_WORDS) {
+            self.least = self.least.min(word ^ self.wanted);
+        }
+        self
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(self) -> Option<Slot> {
+        (self.least < 1 << FINGERPRINT_SHIFT).then_some(Slot(self.least | self.wanted))
+    }
+}
+
+/// As [`AnyMatch`] for a bucket that was READ.
+pub(crate) fn any_match(bucket: &[u64; BUCKET_WORDS], hash: KeyHash) -> Option<Slot> {
+    let words = bucket.iter().enumerate();
+    words.fold(AnyMatch::new(hash), |so_far, (number, &word)| so_far.after(number, word)).slot()
 }
 
 /// The slots among `words` that point and whose fingerprint is the hash's.

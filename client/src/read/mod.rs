@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::rpc;
 use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
-use crate::value::Value;
+use crate::value::{Meta, Value};
 
 impl OpenTable {
     #[inline]
@@ -53,8 +53,41 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
 /// The value of `key`, where a READ is a load and the first look decides.
 #[inline]
 pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
-    table.with_now(|open| fast::get_now(&open.io(), &open.view, key))
+    table.with_now(|open, own| fast::get_now(&open.io(), &open.view, own, key))
 }
+
+/// As [`get`], into the caller's buffer; `None` leaves it empty.
+pub(crate) async fn get_into(
+    table: &TableHandle,
+    key: &[u8],
+    into: &mut Vec<u8>,
+) -> Result<Option<Meta>, Error> {
+    if let Some(meta) = get_into_now(table, key, into) {
+        return Ok(Some(meta));
+    }
+    let value = Box::pin(get_slowly(table, key)).await?;
+    Ok(value.map(|value| {
+        into.extend_from_slice(&value);
+        value.meta()
+    }))
+}
+
+/// As [`get_now`], into the caller's buffer; `None` leaves it empty.
+#[inline]
+pub(crate) fn get_into_now(table: &TableHandle, key: &[u8], into: &mut Vec<u8>) -> Option<Meta> {
+    into.clear();
+    table.with_now(|open, own| fast::get_into_now(&open.io(), &open.view, own, key, into))
+}
+
+/// As [`get_now`] for many keys: the values that the first look decides, and for how many keys it
+/// does not. `None` where a READ is no load.
+#[inline]
+pub(crate) fn get_many_now<K: AsRef<[u8]>>(table: &TableHandle, keys: &[K]) -> Option<ManyNow> {
+    table.with_now(|open, own| fast::get_many_now(&open.io(), &open.view, own, keys))
+}
+
+/// Values in the order of their keys, and how many of them are not decided.
+pub(crate) type ManyNow = (Vec<Option<Value>>, usize);
 
 async fn get_slowly(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
     table.count(Counter::Gets, 1);
@@ -90,18 +123,38 @@ pub(crate) async fn get_many<K: AsRef<[u8]>>(
     table: &TableHandle,
     keys: &[K],
 ) -> Result<Vec<Option<Value>>, Error> {
-    let open = table.open(table.deadline("get_many")).await?;
-    table.count(Counter::Gets, keys.len());
-    if !open.connection.caps().one_sided {
-        return rpc::get_many(table, keys).await;
+    match get_many_now(table, keys) {
+        Some((values, 0)) => Ok(values),
+        now => get_many_after(table, keys, now).await,
     }
-    let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
-    if open.connection.caps().reads_now {
-        fast::get_many_now(&open.io(), &open.view, keys, &mut values);
-    } else if batch::get_many_posted(&open.io(), &open.view, keys, &mut values).await.is_err() {
-        // The connection is lost: what was read counts, the others ask on the next one.
-    }
-    table.count(Counter::OneSidedHits, values.iter().flatten().count());
+}
+
+/// As [`get_many`], after the first look.
+pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
+    table: &TableHandle,
+    keys: &[K],
+    now: Option<ManyNow>,
+) -> Result<Vec<Option<Value>>, Error> {
+    let mut values = match now {
+        // The decided ones are counted.
+        Some((values, undecided)) => {
+            table.count(Counter::Gets, undecided);
+            values
+        }
+        None => {
+            let open = table.open(table.deadline("get_many")).await?;
+            table.count(Counter::Gets, keys.len());
+            if !open.connection.caps().one_sided {
+                return rpc::get_many(table, keys).await;
+            }
+            let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
+            let io = open.io();
+            // An error: the connection is lost. What was read counts, the others ask on the next.
+            let _lost = batch::get_many_posted(&io, &open.view, keys, &mut values).await;
+            table.count(Counter::OneSidedHits, values.iter().flatten().count());
+            values
+        }
+    };
     for (value, key) in values.iter_mut().zip(keys).filter(|(value, _)| value.is_none()) {
         *value = decide(table, key.as_ref()).await?;
     }

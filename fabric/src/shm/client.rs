@@ -14,12 +14,12 @@ use rustix::net::SocketAddrUnix;
 use super::bell::{ClientBell, Doorbell, FLAG_BYTES};
 use super::blob::check_reachable;
 use super::link::{Link, Parts, Remote, Side};
-use super::regions::{MAX_REGIONS, RegionTable};
 use super::ring::Geometry;
 use super::wire::{self, Ask, Tell};
 use super::{ConnectError, Connected};
 use crate::buffer::BufferPool;
 use crate::endpoint::{AttachError, Caps, CompletionQueue, Endpoint, Wait};
+use crate::loads::{Loads, MAX_REGIONS};
 use crate::mem::{AccessError, Memory};
 use crate::work::{Completion, PostError, RegionId, RemoteAddr, Rights, WorkRequest};
 
@@ -155,7 +155,7 @@ fn session(
             context,
             session,
             side: Side::Client { doorbell, bell: ClientBell::default() },
-            remote: Remote::Regions(RegionTable::new()),
+            remote: Remote::Regions(Arc::new(Loads::new())),
             socket,
             geometry: welcome.geometry,
             pool: BufferPool::new(),
@@ -334,6 +334,13 @@ impl Endpoint for ClientEndpoint {
         into: &mut [u8],
     ) -> Option<Result<(), AccessError>> {
         Some(self.shared.link.read_bytes(remote, into))
+    }
+
+    fn loads(&self) -> Option<&Arc<Loads>> {
+        match &self.shared.link.remote {
+            Remote::Regions(loads) => Some(loads),
+            Remote::Staging(_) => None,
+        }
     }
 
     #[inline]

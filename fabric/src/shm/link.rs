@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::bell::{Bell, ClientBell, Doorbell, ring_client};
-use super::regions::RegionTable;
 use super::ring::{Consumer, Geometry, Producer};
 use crate::buffer::BufferPool;
 use crate::endpoint::{Caps, FabricKind};
+use crate::loads::Loads;
 use crate::mem::{AccessError, Memory};
 use crate::work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, WorkError, WorkRequest,
@@ -35,7 +35,7 @@ pub(super) enum Side {
 /// What one-sided operations of this end address.
 pub(super) enum Remote {
     /// The server's regions, as attached.
-    Regions(RegionTable),
+    Regions(Arc<Loads>),
     /// The session's staging memory, as region 0.
     Staging(Option<Arc<Memory>>),
 }
@@ -168,8 +168,11 @@ impl Link {
     }
 
     fn end(&self, state: u8, reason: String) {
-        // The reason is set before anybody can see the state.
+        // The reason is set, and loads end, before anybody can see the state.
         let _first_reason_stays = self.reason.set(reason);
+        if let Remote::Regions(loads) = &self.remote {
+            loads.end();
+        }
         if self.state.compare_exchange(OPEN, state, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             // The peer's watcher sees the end of the socket; an error means it is gone already.
             let _gone = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

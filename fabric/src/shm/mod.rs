@@ -10,7 +10,6 @@
 //! | `bell` | data path: who has sent something, and is the receiver asleep? |
 //! | `link` | data path: the endpoint of either side |
 //! | `hub` | data path: the server's completion queue |
-//! | `regions` | data path: the client's table of attached regions |
 //!
 //! All memory is made and sealed by the server, because whoever makes a memfd could truncate it
 //! under the other's feet. Everything in it is hostile to both sides: lengths are bounded before
@@ -36,16 +35,15 @@ mod client;
 mod hub;
 mod link;
 mod listener;
-mod regions;
 mod ring;
 mod wire;
 
 use std::sync::Arc;
 
+pub use crate::loads::MAX_REGIONS;
 pub use blob::reachable;
 pub use client::connect;
 pub use listener::Listener;
-pub use regions::MAX_REGIONS;
 
 use crate::endpoint::{CompletionQueue, Endpoint};
 use crate::mem::Memory;

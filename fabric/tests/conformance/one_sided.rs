@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use onesided_fabric::{
-    AccessError, AttachError, Memory, Opcode, Outcome, RegionId, Rights, WorkError, WorkRequest,
+    AccessError, AttachError, Loads, Memory, Opcode, Outcome, RegionId, Rights, WorkError,
+    WorkRequest,
 };
 
 use crate::rig::{End, Rig, at, pattern, quiet, signaled};
@@ -450,5 +451,42 @@ pub(crate) fn reads_now_are_reads(rig: &mut Rig) {
     for region in [2, 20_000, u32::MAX] {
         let error = endpoint.read_now(at(region, 0), &mut words).unwrap().unwrap_err();
         assert_eq!(error, AccessError::NotAttached(region));
+    }
+    if let Some(loads) = endpoint.loads() {
+        loads_are_reads(loads);
+        endpoint.close();
+        assert!(loads.read_lines(at(1, 0), 1).is_err(), "the session has ended");
+    }
+}
+
+/// Of a region that holds `pattern(3, LEN)`.
+fn loads_are_reads(loads: &Loads) {
+    let collect = |seen: Vec<u64>, _, word| [seen, vec![word]].concat();
+    let seen = loads.fold_words::<16, _>(at(1, 256), Vec::new(), collect).unwrap();
+    let seen: Vec<u8> = seen.into_iter().flat_map(u64::to_le_bytes).collect();
+    assert!(seen == pattern(3, LEN)[256..256 + 128]);
+    let lines = loads.read_lines(at(1, 16), 3).unwrap();
+    assert!(lines.as_flattened().as_flattened() == &pattern(3, LEN)[16..16 + 192]);
+    let mut into = lines;
+    // As many whole lines as there are.
+    for (back, lines) in [(192, 3), (136, 2), (64, 1), (56, 0), (0, 0)] {
+        loads.read_lines_into(at(1, LEN as u64 - back), 3, &mut into).unwrap();
+        assert_eq!(into.len(), lines, "{back} bytes before the end");
+        let from = LEN - back as usize;
+        let expected = &pattern(3, LEN)[from..from + lines * 64];
+        assert!(into.as_flattened().as_flattened() == expected);
+    }
+    let fold = |from| loads.fold_words::<16, _>(from, 0, |sum: u64, _, word| sum ^ word);
+    let end = LEN as u64;
+    for offset in [end + 8, 1 << 40, u64::MAX - 7] {
+        for error in [fold(at(1, offset)).err(), loads.read_lines(at(1, offset), 1).err()] {
+            assert!(matches!(error, Some(AccessError::OutOfBounds { .. })), "{offset}: {error:?}");
+        }
+    }
+    assert!(matches!(fold(at(1, end - 120)), Err(AccessError::OutOfBounds { .. })));
+    assert_eq!(fold(at(1, 4)), Err(AccessError::Misaligned(4)));
+    assert_eq!(loads.read_lines(at(1, 4), 1), Err(AccessError::Misaligned(4)));
+    for region in [2, 20_000, u32::MAX] {
+        assert_eq!(fold(at(region, 0)), Err(AccessError::NotAttached(region)));
     }
 }

@@ -178,7 +178,7 @@ pub enum Verdict {
 
 /// Decides by the state word, the checksum and the key (design.md 4, step 3). `bytes` are what
 /// was READ at `addr`, possibly longer than the entry, possibly torn, possibly anything.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
     use crate::rules::{Rule, holds};
