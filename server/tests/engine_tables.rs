@@ -34,7 +34,7 @@ fn tables_are_made_opened_listed_and_altered() {
     }
     assert_eq!(engine.open_table("c").expect_err("none").code, ErrorCode::NoSuchTable);
     assert_eq!(engine.alter_table("c", options).expect_err("none").code, ErrorCode::NoSuchTable);
-    assert_eq!(engine.drop_table("c", 0).expect_err("none").code, ErrorCode::NoSuchTable);
+    assert_eq!(engine.drop_table("c", Vec::new()).expect_err("none").code, ErrorCode::NoSuchTable);
 }
 
 #[test]
@@ -45,10 +45,13 @@ fn there_are_at_most_as_many_tables_as_records() {
     }
     let error = engine.create_table("one more", TableOptions::default()).expect_err("full");
     assert_eq!(error.code, ErrorCode::TooLarge);
-    engine.drop_table("17", 3).expect("drop");
+    engine.drop_table("17", vec![3]).expect("drop");
     let error = engine.create_table("one more", TableOptions::default()).expect_err("known");
     assert_eq!(error.code, ErrorCode::TooLarge);
-    engine.reclaim(3);
+    engine.reclaim(|session| session == 3);
+    let error = engine.create_table("one more", TableOptions::default()).expect_err("known");
+    assert_eq!(error.code, ErrorCode::TooLarge);
+    engine.reclaim(|session| session == 4);
     let info = engine.create_table("one more", TableOptions::default()).expect("a free record");
     assert_eq!((info.slot, info.id), (17, 1_025));
 }
@@ -78,7 +81,7 @@ fn a_dropped_table_proves_nothing_and_its_memory_comes_back() {
     let known = reader.freeze();
     let before = engine.memory_status();
 
-    engine.drop_table("t", 42).expect("drop");
+    engine.drop_table("t", vec![7, 42]).expect("drop");
     assert!(engine.table(info.id).is_none());
     assert!(RawReader::open(&engine, "t").is_none());
     let mut record = [0; size_of::<TableRecord>()];
@@ -102,9 +105,9 @@ fn a_dropped_table_proves_nothing_and_its_memory_comes_back() {
     assert_eq!((dropped.log_bytes, dropped.log_live_bytes), (0, 0));
     assert_eq!(dropped.index_bytes, before.index_bytes);
     assert!(dropped.quarantined_bytes > 4 * (68 << 10), "{dropped:?}");
-    engine.reclaim(41);
+    engine.reclaim(|session| session == 42);
     assert_eq!(engine.memory_status(), dropped, "a session may still look");
-    engine.reclaim(42);
+    engine.reclaim(|session| session == 41);
     let free = engine.memory_status();
     assert_eq!((free.index_bytes, free.quarantined_bytes, free.meta_bytes), (0, 0, 0));
     assert_eq!(free.free_bytes, free.limit_bytes);
@@ -126,7 +129,7 @@ fn a_table_made_again_is_another_one() {
             table.put(&key(n), &value, Expect::Absent, Ttl::Never, 0).expect("put");
         }
         (0..500).for_each(|n| assert_eq!(reader.value(&key(n)), round.to_le_bytes()));
-        engine.drop_table("t", round).expect("drop");
-        engine.reclaim(round);
+        engine.drop_table("t", vec![round]).expect("drop");
+        engine.reclaim(|_| false);
     }
 }

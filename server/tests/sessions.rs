@@ -208,15 +208,34 @@ fn memory_of_a_dropped_table_waits_for_the_sessions_that_knew_it() {
     let server = start(config());
     let (mut old, mut data) = connect(server.addr());
     assert!(data.call(1, put(b"k", b"v")).is_ok());
+    let mut stranger = Control::open(server.addr());
     let mut young = Control::open(server.addr());
-    assert_eq!(young.ask(&ToServer::DropTable { name: "default".to_owned() }), ToClient::Done);
-    let kept = young.stat("memory_quarantined_bytes");
+    young.table("default");
+    assert_eq!(stranger.ask(&ToServer::DropTable { name: "default".to_owned() }), ToClient::Done);
+    let kept = stranger.stat("memory_quarantined_bytes");
     assert!(kept > 0);
-    let mut newborn = Control::open(server.addr());
     assert_eq!(old.ask(&ToServer::Goodbye), ToClient::Done);
-    assert_eq!(newborn.stat("memory_quarantined_bytes"), kept, "one session knew it still");
+    assert_eq!(stranger.stat("memory_quarantined_bytes"), kept, "one session knew it still");
     assert_eq!(young.ask(&ToServer::Goodbye), ToClient::Done);
-    assert_eq!(newborn.stat("memory_quarantined_bytes"), 0, "a later session does not count");
+    assert_eq!(stranger.stat("memory_quarantined_bytes"), 0, "who never opened it does not count");
+}
+
+#[test]
+fn a_session_that_stays_does_not_keep_tables_that_it_never_opened() {
+    let server = start(config());
+    let mut stays = Control::open(server.addr());
+    stays.table("default");
+    // More than there are records for tables.
+    for n in 0..1_100 {
+        let name = "short".to_owned();
+        let create = ToServer::CreateTable { name: name.clone(), options: TableOptions::default() };
+        let mut control = Control::open(server.addr());
+        let created = control.ask(&create);
+        assert!(matches!(created, ToClient::Table(_)), "table {n}: {created:?}");
+        assert_eq!(control.ask(&ToServer::DropTable { name }), ToClient::Done);
+        assert_eq!(control.ask(&ToServer::Goodbye), ToClient::Done);
+    }
+    assert_eq!(stays.stat("memory_quarantined_bytes"), 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onesided_protocol::control::{TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{TableInfo, TableOptions, ToClient, ToServer};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::server::Core;
@@ -43,18 +43,11 @@ impl Connection {
             }
             ToServer::ListTables => ToClient::Tables(core.engine.list_tables()),
             ToServer::OpenTable { name } => {
-                let opened = self
-                    .blocking(move |core| {
-                        // Not while a table is dropped: see `drop_table`.
-                        let _no_drop = core.dropping.read();
-                        core.engine.open_table(&name)
-                    })
-                    .await;
-                answer(opened, ToClient::Table)
+                answer(self.know(move |core| core.engine.open_table(&name)).await, ToClient::Table)
             }
             ToServer::CreateTable { name, options } => self.create(name, options).await,
             ToServer::AlterTable { name, options } => {
-                let altered = self.blocking(move |core| {
+                let altered = self.know(move |core| {
                     tracing::info!(table = name, ?options, "table altered");
                     core.engine.alter_table(&name, options)
                 });
@@ -65,23 +58,35 @@ impl Connection {
     }
 
     async fn create(&self, name: String, options: TableOptions) -> ToClient {
-        let created = self.blocking(move |core| {
+        let created = self.know(move |core| {
             tracing::info!(table = name, ?options, "creating a table");
-            let _no_drop = core.dropping.read();
             core.engine.create_table(&name, options)
         });
         answer(created.await, ToClient::Table)
     }
 
+    /// Gets what there is to know of a table, and notes that the session knows it from now on.
+    async fn know(
+        &self,
+        ask: impl FnOnce(&Core) -> Result<TableInfo, RpcError> + Send + 'static,
+    ) -> Option<Result<TableInfo, RpcError>> {
+        let session = Arc::clone(&self.session);
+        self.blocking(move |core| {
+            // Not while a table is dropped: see `drop_table`.
+            let _no_drop = core.dropping.read();
+            ask(core).inspect(|info| session.note_table(info.id))
+        })
+        .await
+    }
+
     async fn drop_table(&self, name: String) -> ToClient {
         let dropped = self.blocking(move |core| {
-            // While it is held nobody opens a table, so that no session younger than the
-            // watermark can know this one.
+            // While it is held nobody opens a table, so that only these sessions can know it.
             let _no_opens = core.dropping.write();
-            let watermark = core.sessions.watermark();
-            tracing::info!(table = name, watermark, "dropping a table");
-            core.engine.drop_table(&name, watermark)?;
-            core.engine.reclaim(core.sessions.oldest());
+            let holders = core.sessions.forget_table(core.engine.open_table(&name)?.id);
+            tracing::info!(table = name, holders = holders.len(), "dropping a table");
+            core.engine.drop_table(&name, holders)?;
+            core.engine.reclaim(|session| core.sessions.has(session));
             Ok(())
         });
         answer(dropped.await, |()| ToClient::Done)

@@ -39,8 +39,8 @@ pub(super) struct Tables {
 
 /// What a session that knew a dropped table may still look at.
 struct Quarantined {
-    /// The last session that may.
-    session_watermark: u64,
+    /// The sessions that may.
+    holders: Vec<u64>,
     record: u32,
     pieces: Vec<(LogAddr, usize)>,
 }
@@ -173,12 +173,12 @@ impl Engine {
         tables.iter().map(|table| table.status(log(table.id()))).collect()
     }
 
-    /// Removes a table. Its log is free at once; what a session up to `session_watermark` may
-    /// still look at stays until [`Self::reclaim`].
+    /// Removes a table. Its log is free at once; what `holders`, the sessions that know the table,
+    /// may still look at stays until [`Self::reclaim`].
     ///
     /// # Errors
     /// `NoSuchTable`.
-    pub fn drop_table(&self, name: &str, session_watermark: u64) -> Result<(), RpcError> {
+    pub fn drop_table(&self, name: &str, holders: Vec<u64>) -> Result<(), RpcError> {
         let table = {
             let mut tables = self.tables.lock();
             let table = tables.get(name)?.clone();
@@ -190,17 +190,17 @@ impl Engine {
         table.end();
         let pieces = table.index.pieces();
         let record = table.index.record;
-        self.tables.lock().quarantine.push(Quarantined { session_watermark, record, pieces });
+        self.tables.lock().quarantine.push(Quarantined { holders, record, pieces });
         Ok(())
     }
 
-    /// Frees what dropped tables left behind whose watermark is at most `oldest_live_session`:
-    /// every session that could look at it is gone.
-    pub fn reclaim(&self, oldest_live_session: u64) {
+    /// Frees what dropped tables left behind all of whose holders are gone, as `is_live` says of a
+    /// session's id.
+    pub fn reclaim(&self, is_live: impl Fn(u64) -> bool) {
         let mut tables = self.tables.lock();
-        let (free, keep) = std::mem::take(&mut tables.quarantine)
+        let (keep, free) = std::mem::take(&mut tables.quarantine)
             .into_iter()
-            .partition(|dropped| dropped.session_watermark <= oldest_live_session);
+            .partition(|dropped| dropped.holders.iter().any(|&holder| is_live(holder)));
         tables.quarantine = keep;
         let free: Vec<Quarantined> = free;
         for dropped in free {

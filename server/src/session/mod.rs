@@ -1,8 +1,9 @@
 //! Sessions: who is connected, how long for, and what each has been answered.
 //!
-//! A session outlives its connections for its lease. Its id increases and is never reused, so
-//! that "every session older than this is gone" is one number: the watermark of dropped tables.
+//! A session outlives its connections for its lease. Its id increases and is never reused. What a
+//! dropped table leaves behind waits for the end of the sessions that know the table.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
     control: watch::Sender<u64>,
     controls: AtomicU64,
+    /// Ids of the tables that it was told how to read; dropped ones are taken out.
+    tables: Mutex<BTreeSet<u32>>,
     /// Serialises its mutations: one is looked up, applied and kept under this lock.
     pub(crate) answers: Mutex<Answers>,
 }
@@ -51,6 +54,7 @@ impl Session {
             life: Mutex::new(Life { deadline, beat: Heartbeat::default() }),
             control: watch::Sender::new(1),
             controls: AtomicU64::new(1),
+            tables: Mutex::default(),
             answers: Mutex::default(),
         }
     }
@@ -66,6 +70,11 @@ impl Session {
             live
         });
         Control { number, changes: self.control.subscribe() }
+    }
+
+    /// It is told how to read a table.
+    pub(crate) fn note_table(&self, id: u32) {
+        self.tables.lock().insert(id);
     }
 
     /// Whether no control connection speaks for it.

@@ -166,13 +166,12 @@ impl Sessions {
         registry.tickets.forget(session.id);
         let endpoints = registry.endpoints_of(session.id);
         registry.endpoints.retain(|_, attached| attached.session.id != session.id);
-        let oldest = registry.oldest();
         drop(registry);
         session.end();
         endpoints.iter().for_each(|endpoint| endpoint.close());
         self.stats.session_gone(session.beat());
         tracing::info!(session = session.id, why, "session ended");
-        self.engine.reclaim(oldest);
+        self.engine.reclaim(|session| self.has(session));
     }
 
     /// The sessions whose lease is over; endpoints that were admitted and never came are dropped.
@@ -194,14 +193,16 @@ impl Sessions {
         }
     }
 
-    /// Every session that may know something now has a smaller id than this.
-    pub(crate) fn watermark(&self) -> u64 {
-        self.registry.lock().last_session + 1
+    /// Whether a session lives.
+    pub(crate) fn has(&self, session: u64) -> bool {
+        self.registry.lock().sessions.contains_key(&session)
     }
 
-    /// Id of the oldest session that lives; without one, of the next.
-    pub(crate) fn oldest(&self) -> u64 {
-        self.registry.lock().oldest()
+    /// A table is being dropped: the sessions that know it.
+    pub(crate) fn forget_table(&self, id: u32) -> Vec<u64> {
+        let registry = self.registry.lock();
+        let knows = |session: &&Arc<Session>| session.tables.lock().remove(&id);
+        registry.sessions.values().filter(knows).map(|session| session.id).collect()
     }
 
     /// What the clients of the live sessions have counted, one for each.
@@ -211,10 +212,6 @@ impl Sessions {
 }
 
 impl Registry {
-    fn oldest(&self) -> u64 {
-        self.sessions.keys().next().copied().unwrap_or(self.last_session + 1)
-    }
-
     /// Of the sessions that only wait to be resumed, the one whose client is gone the longest.
     fn longest_gone(&self) -> Option<Arc<Session>> {
         let present: HashSet<u64> = self.endpoints.values().map(|at| at.session.id).collect();
