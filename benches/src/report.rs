@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use onesided::blocking::Client;
 use serde_json::{Value as Json, json};
@@ -24,12 +24,16 @@ impl Counters {
     pub(crate) fn of(client: &Client) -> Result<Self> {
         let stats = client.stats();
         let server = client.server_stats()?;
-        let cpu = server.iter().filter(|(name, _)| name.starts_with("cpu_"));
+        let value_of = |wanted: &str| {
+            let found = server.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| *value).with_context(|| format!("the server has no {wanted}"))
+        };
+        let server_cpu_ms = value_of("process_cpu_user_ms")? + value_of("process_cpu_system_ms")?;
         Ok(Self {
             gets: stats.gets,
             one_sided: stats.one_sided_hits + stats.one_sided_misses,
             retries: stats.retries,
-            server_cpu_ms: cpu.map(|(_, ms)| ms).sum(),
+            server_cpu_ms,
         })
     }
 }
