@@ -111,9 +111,9 @@ impl TableView {
         let Ok(record) = TableRecord::read_from_bytes(words.as_bytes()) else {
             return Ok(Refreshed::Yes);
         };
-        // The checksum may be missing for a while: the options are being changed, which says nothing
-        // of the directory. Its word and the id are whole, and no other table gets this record as
-        // long as a session knows this one.
+        // The checksum may be missing for a while: the options are being changed, which says
+        // nothing of the directory. Its word and the id are whole, and no other table gets this
+        // record as long as a session knows this one.
         if record.id.get() != self.info.id {
             return Ok(Refreshed::TableGone);
         }
