@@ -24,7 +24,7 @@ mod table;
 mod tables;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use onesided_fabric::Memory;
@@ -195,12 +195,6 @@ impl Engine {
         let by_id = self.by_id.load();
         let at = by_id.binary_search_by_key(&id, |table| table.id()).ok()?;
         by_id.get(at).cloned()
-    }
-
-    /// Large entries written so far.
-    #[must_use]
-    pub fn large_entries(&self) -> u64 {
-        self.shared.append_numbers.load(Ordering::Relaxed) - 1
     }
 }
 
