@@ -23,6 +23,7 @@ pub mod mem;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
+pub mod verbs;
 pub mod work;
 
 pub use buffer::{Buffer, BufferPool};

@@ -11,8 +11,12 @@ use serde_json::Value;
 const FILE_MAX_LINES: usize = 600;
 const FUNCTION_MAX_LINES: usize = 70;
 const LINE_MAX_CHARS: usize = 100;
-/// Files with unsafe code: the raw-memory accessor, and the bench that opens LMDB.
-const UNSAFE_FILES: [&str; 2] = ["fabric/src/mem.rs", "benches/benches/common/lmdb.rs"];
+/// Where unsafe code is: the raw-memory accessor, the C libraries, and the bench that opens LMDB.
+const UNSAFE_PLACES: [&str; 3] =
+    ["fabric/src/mem.rs", "fabric/src/verbs/ffi/", "benches/benches/common/lmdb.rs"];
+/// Made by a program, never by hand.
+const GENERATED: [&str; 2] =
+    ["fabric/src/verbs/ffi/sys/bindings.rs", "fabric/src/verbs/ffi/sys/cm_bindings.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
@@ -33,7 +37,10 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
             } else if extensions.iter().any(|end| name.ends_with(end)) {
                 let text = fs::read_to_string(&path).expect("a text");
                 let relative = path.strip_prefix(root()).expect("below the root");
-                all.push((relative.display().to_string(), text));
+                let relative = relative.display().to_string();
+                if !GENERATED.contains(&relative.as_str()) {
+                    all.push((relative, text));
+                }
             }
         }
     }
@@ -127,13 +134,15 @@ fn unsafe_lines(text: &str) -> Vec<usize> {
 #[test]
 fn unsafe_code_is_where_it_may_be_and_says_why() {
     let mut found = vec![];
+    let mut used: BTreeSet<&str> = BTreeSet::new();
     for (path, text) in files(&[".rs"]) {
         let lines: Vec<&str> = text.lines().collect();
         for number in unsafe_lines(&text) {
             let before = &lines[number.saturating_sub(12)..=number];
             let says_why =
                 before.iter().any(|line| line.contains("SAFETY:") || line.contains("# Safety"));
-            if !UNSAFE_FILES.contains(&path.as_str()) {
+            used.extend(UNSAFE_PLACES.iter().filter(|place| path.starts_with(**place)));
+            if !UNSAFE_PLACES.iter().any(|place| path.starts_with(place)) {
                 found.push(format!("{path}:{}: unsafe code in this file", number + 1));
             } else if !says_why {
                 found.push(format!("{path}:{}: no SAFETY reason", number + 1));
@@ -141,9 +150,8 @@ fn unsafe_code_is_where_it_may_be_and_says_why() {
         }
     }
     none("unsafe", &found);
-    for path in UNSAFE_FILES {
-        let text = fs::read_to_string(root().join(path)).expect(path);
-        assert!(!unsafe_lines(&text).is_empty(), "{path} needs no exception");
+    for place in UNSAFE_PLACES {
+        assert!(used.contains(place), "{place} needs no exception");
     }
 }
 

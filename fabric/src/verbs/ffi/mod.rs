@@ -1,0 +1,7 @@
+//! libibverbs and librdmacm made safe, one file per object. Each handle keeps what it was made of
+//! alive. All unsafe code of the verbs fabric is in this directory.
+
+pub(crate) mod device;
+pub(crate) mod error;
+pub(crate) mod pd;
+pub(crate) mod sys;

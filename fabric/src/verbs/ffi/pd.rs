@@ -1,0 +1,143 @@
+//! Protection domains, and memory registered in them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::device::Device;
+use super::error::VerbsError;
+use super::sys;
+
+/// A protection domain: queue pairs reach only memory that is registered in theirs.
+pub(crate) struct Pd {
+    raw: NonNull<sys::ibv_pd>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs allows a protection domain to be used from any thread at once.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// A new one.
+    ///
+    /// # Errors
+    /// At the device's limit.
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: the context is open.
+        let raw = unsafe { device.libs.ib.ibv_alloc_pd(device.as_ptr()) };
+        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_alloc_pd"))?;
+        Ok(Arc::new(Self { raw, device: Arc::clone(device) }))
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    /// A number that no other living domain of this process has.
+    pub(crate) fn key(&self) -> usize {
+        self.raw.addr().get()
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: everything made of it held it.
+        let code = unsafe { self.device.libs.ib.ibv_dealloc_pd(self.as_ptr()) };
+        if code != 0 {
+            tracing::error!(code, device = self.device.name(), "ibv_dealloc_pd failed");
+        }
+    }
+}
+
+/// What a registration allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// This side's own requests: targets of READs, sources of WRITEs and SENDs, receive buffers.
+    Local,
+    /// Peers may READ.
+    RemoteRead,
+    /// Peers may READ, WRITE, CAS and FAA.
+    RemoteAll,
+}
+
+impl Access {
+    fn flags(self) -> u32 {
+        // Never IBV_ACCESS_RELAXED_ORDERING: whoever sees a state word must see what it covers.
+        let local = sys::IBV_ACCESS_LOCAL_WRITE;
+        match self {
+            Self::Local => local,
+            Self::RemoteRead => sys::IBV_ACCESS_REMOTE_READ,
+            Self::RemoteAll => {
+                local
+                    | sys::IBV_ACCESS_REMOTE_READ
+                    | sys::IBV_ACCESS_REMOTE_WRITE
+                    | sys::IBV_ACCESS_REMOTE_ATOMIC
+            }
+        }
+    }
+}
+
+/// Registered memory. `K` is what keeps the memory mapped: it is dropped after the registration.
+pub(crate) struct Mr<K> {
+    raw: NonNull<sys::ibv_mr>,
+    pd: Arc<Pd>,
+    /// Dropped last: the device may touch the memory until `ibv_dereg_mr` returns.
+    _keep: K,
+}
+
+// SAFETY: a registration is only a handle; libibverbs allows its use from any thread at once.
+unsafe impl<K: Send> Send for Mr<K> {}
+// SAFETY: as above.
+unsafe impl<K: Sync> Sync for Mr<K> {}
+
+impl<K> Mr<K> {
+    /// Registers `len_bytes` at `addr` of this process.
+    ///
+    /// # Errors
+    /// Most often the limit on locked memory: the error says so.
+    ///
+    /// # Safety
+    /// The range must stay mapped as long as `keep` lives, and with [`Access::Local`] or
+    /// [`Access::RemoteAll`] nobody may hold references to it while a request is posted on it.
+    pub(crate) unsafe fn new(
+        pd: &Arc<Pd>,
+        addr: u64,
+        len_bytes: usize,
+        access: Access,
+        keep: K,
+    ) -> Result<Self, VerbsError> {
+        let at = std::ptr::with_exposed_provenance_mut(addr as usize);
+        let flags = access.flags() as i32;
+        // SAFETY: the caller says that the range is mapped as long as `keep` lives.
+        let raw = unsafe { pd.device.libs.ib.ibv_reg_mr(pd.as_ptr(), at, len_bytes, flags) };
+        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_reg_mr"))?;
+        Ok(Self { raw, pd: Arc::clone(pd), _keep: keep })
+    }
+
+    /// What this side's requests name it by.
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: it is registered until drop.
+        unsafe { self.raw.as_ref() }.lkey
+    }
+
+    /// What peers name it by.
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.raw.as_ref() }.rkey
+    }
+}
+
+impl<K> Drop for Mr<K> {
+    fn drop(&mut self) {
+        // SAFETY: registered once, deregistered once.
+        let code = unsafe { self.pd.device.libs.ib.ibv_dereg_mr(self.raw.as_ptr()) };
+        if code != 0 {
+            tracing::error!(code, device = self.pd.device.name(), "ibv_dereg_mr failed");
+        }
+    }
+}
