@@ -30,6 +30,8 @@ mod bindings;
 )]
 #[rustfmt::skip]
 mod cm_bindings;
+#[cfg(all(test, feature = "bindings-check"))]
+mod check;
 
 use core::ffi::c_int;
 use std::sync::OnceLock;
