@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::cm::Id;
 use super::error::VerbsError;
 use super::sys::{self, Libs, libs};
 
@@ -13,8 +14,8 @@ use super::sys::{self, Libs, libs};
 pub(crate) struct Device {
     context: NonNull<sys::ibv_context>,
     name: String,
-    /// The connection manager keeps its contexts for the life of the process.
-    ours: bool,
+    /// The connection manager opened it, and keeps it open as long as this id is bound to it.
+    anchor: Option<Id>,
     pub(super) libs: &'static Libs,
 }
 
@@ -98,7 +99,7 @@ impl Device {
         // SAFETY: the device is of a list that was not freed yet.
         let context = unsafe { libs.ib.ibv_open_device(device) };
         match NonNull::new(context) {
-            Some(context) => Ok(Self { context, name, ours: true, libs }),
+            Some(context) => Ok(Self { context, name, anchor: None, libs }),
             None => Err(VerbsError::Open { device: name, source: io::Error::last_os_error() }),
         }
     }
@@ -106,11 +107,15 @@ impl Device {
     /// The device of a connection manager's id.
     ///
     /// # Safety
-    /// `context` must be one that the connection manager opened: it stays open for ever.
-    pub(super) unsafe fn of_cm(libs: &'static Libs, context: NonNull<sys::ibv_context>) -> Self {
+    /// `context` must be one that the connection manager opened, and `anchor` bound to it.
+    pub(super) unsafe fn of_cm(
+        libs: &'static Libs,
+        context: NonNull<sys::ibv_context>,
+        anchor: Id,
+    ) -> Self {
         // SAFETY: an open context names its device.
         let name = device_name(libs, unsafe { context.as_ref() }.device);
-        Self { context, name, ours: false, libs }
+        Self { context, name, anchor: Some(anchor), libs }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -213,7 +218,7 @@ fn device_name(libs: &Libs, device: *mut sys::ibv_device) -> String {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.ours {
+        if self.anchor.is_none() {
             // SAFETY: everything made of it held it, so nothing is left that uses it.
             unsafe { self.libs.ib.ibv_close_device(self.as_ptr()) };
         }

@@ -1,6 +1,8 @@
 //! libibverbs and librdmacm made safe, one file per object. Each handle keeps what it was made of
 //! alive. All unsafe code of the verbs fabric is in this directory.
 
+pub(crate) mod addr;
+pub(crate) mod cm;
 pub(crate) mod device;
 pub(crate) mod error;
 pub(crate) mod pd;
