@@ -400,5 +400,5 @@ fn good_clients_are_served_among_ten_thousand_hostile_connections() {
     settles(&daemon, &clients[0], before);
     assert!(stat(&clients[0], "connections_accepted") >= (FLOODERS * CONNECTIONS_EACH) as u64);
     drop((tables, clients));
-    daemon.process.join();
+    daemon.join();
 }

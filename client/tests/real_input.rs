@@ -14,7 +14,7 @@ use walkdir::WalkDir;
 
 /// Enough of the tree for splits and reuse, and little enough for a slow machine.
 const FILES_MAX: usize = 20_000;
-const BYTES_MAX: u64 = 256 << 20;
+const BYTES_MAX: usize = 256 << 20;
 const BATCH: usize = 64;
 /// Keys that come to the table while it is read.
 const GROWTH: usize = 40_000;
@@ -61,7 +61,7 @@ fn tree(root: &Path) -> Vec<(String, PathBuf)> {
             continue;
         }
         bytes += entry.metadata().expect("readable").len();
-        if found.len() == FILES_MAX || bytes > BYTES_MAX {
+        if found.len() == scaled(FILES_MAX) || bytes > scaled(BYTES_MAX) as u64 {
             break;
         }
         let key = entry.path().strip_prefix(root).expect("below it");
@@ -82,7 +82,7 @@ fn load(table: &blocking::Table, files: &[(String, PathBuf)]) {
 
 /// Reads all of it, one by one and in batches, until the parent has had enough.
 fn read(addr: SocketAddr, root: &Path, fabric: &str) {
-    let choice = if fabric == "tcp" { FabricChoice::Tcp } else { FabricChoice::Shm };
+    let choice = if fabric == "tcp" { FabricChoice::Tcp } else { one_sided() };
     let client = builder(addr).fabric(choice).connect_blocking().expect("connects");
     let table = client.table("default").expect("the table");
     let files = tree(root);
@@ -108,7 +108,7 @@ fn read(addr: SocketAddr, root: &Path, fabric: &str) {
     }
     let stats = client.stats();
     match client.fabric() {
-        FabricKind::Shm => {
+        FabricKind::Shm | FabricKind::Verbs => {
             assert_eq!(stats.one_sided_hits + stats.rpc_gets, read, "{stats:?}");
             assert!(stats.rpc_gets * 100 <= read, "most are not RPCs: {stats:?}");
         }
@@ -119,13 +119,13 @@ fn read(addr: SocketAddr, root: &Path, fabric: &str) {
 
 /// Grows the index, then overwrites and deletes keys of its own, so that memory is reused.
 fn overwrite(addr: SocketAddr) {
-    let client = builder(addr).fabric(FabricChoice::Shm).connect_blocking().expect("connects");
+    let client = builder(addr).fabric(one_sided()).connect_blocking().expect("connects");
     let table = client.table("default").expect("the table");
     let enough = Told::listen();
     let put = |pairs: &[(String, Vec<u8>)]| {
         table.put_many(pairs).into_iter().for_each(|result| assert!(result.is_ok(), "{result:?}"));
     };
-    for burst in 0..GROWTH / BATCH {
+    for burst in 0..scaled(GROWTH) / BATCH {
         let key = |n| format!("other/new/{}", burst * BATCH + n);
         put(&(0..BATCH).map(|n| (key(n), vec![7])).collect::<Vec<_>>());
     }
@@ -137,7 +137,7 @@ fn overwrite(addr: SocketAddr) {
         table.put("other/large", vec![round as u8; 100_000 + round % 7 * 100_000]).expect("put");
         table.delete(format!("other/{}", round % BATCH)).expect("delete");
         round += 1;
-        if round == ROUNDS {
+        if round == scaled(ROUNDS) {
             tell("enough", "");
         }
     }
@@ -160,7 +160,7 @@ fn a_source_tree_is_read_back_by_another_process() {
         let (root, fabric) = (root.clone(), fabric.to_owned());
         Process::spawn(&Role::Read { addr: daemon.addr, root, fabric })
     };
-    let mut readers = [reader("shm"), reader("tcp")];
+    let mut readers = [reader("one-sided"), reader("tcp")];
     let mut third = Process::spawn(&Role::Overwrite { addr: daemon.addr });
     third.hear("enough");
     readers.iter_mut().for_each(Process::say);
@@ -172,5 +172,5 @@ fn a_source_tree_is_read_back_by_another_process() {
     println!("overwrote {}", third.hear("overwrote"));
     third.join();
     drop((table, client));
-    daemon.process.join();
+    daemon.join();
 }

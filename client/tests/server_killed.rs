@@ -42,7 +42,7 @@ fn child() {
 }
 
 fn connect(addr: SocketAddr, is_tcp: bool) -> blocking::Client {
-    let fabric = if is_tcp { FabricChoice::Tcp } else { FabricChoice::Shm };
+    let fabric = if is_tcp { FabricChoice::Tcp } else { one_sided() };
     let builder = builder(addr).operation_timeout_ms(OPERATION_MS).fabric(fabric);
     builder.connect_blocking().expect("connects")
 }
@@ -139,7 +139,7 @@ fn clients_outlive_servers_that_are_killed() {
             let kept = fds.iter().zip(&at_first).all(|(now, first)| *now <= first + 1);
             assert!(kept, "descriptors leak: {at_first:?} became {fds:?}");
         }
-        daemon.process.kill();
+        daemon.kill();
         for reader in &mut readers {
             println!("life {life}: lost {}", reader.hear("lost"));
         }

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use children::{Process, builder, role, tell, told};
-use onesided::{FabricChoice, FabricKind, blocking};
+use children::{Process, builder, fabrics, one_sided, one_sided_kind, role, scaled, tell, told};
+use onesided::blocking;
 use onesided_protocol::rpc::{Expect, Ttl};
 use onesided_protocol::rules::{Rule, without};
 use onesided_server::engine::Table;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use values::{first_piece, piece};
 
 /// Reads of each of the two processes.
-const READS: u64 = 550_000;
+const READS: usize = 550_000;
 /// Reads of a weakened reader, at most.
 const WEAKENED_READS_MAX: u64 = 5_000_000;
 /// Keys with values of 1 to 2 KiB; one more has the large ones.
@@ -51,8 +51,8 @@ fn child() {
 }
 
 fn open(addr: SocketAddr) -> blocking::Table {
-    let client = builder(addr).fabric(FabricChoice::Shm).connect_blocking().expect("connects");
-    assert_eq!(client.fabric(), FabricKind::Shm);
+    let client = builder(addr).fabric(one_sided()).connect_blocking().expect("connects");
+    assert_eq!(client.fabric(), one_sided_kind());
     client.table("default").expect("the table")
 }
 
@@ -62,6 +62,7 @@ fn server() -> Server {
         memory_bytes: 8 << 20,
         region_bytes: 1 << 20,
         segment_bytes: 4 << 10,
+        fabrics: fabrics(),
         ..ServerConfig::default()
     };
     Server::start(config).expect("the server starts")
@@ -149,18 +150,19 @@ fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
 #[test]
 fn a_million_reads_are_whole_while_their_values_are_overwritten() {
     with_writer(|addr| {
-        let mut other = Process::spawn(&Role::Read { addr, reads: READS });
+        let reads = scaled(READS) as u64;
+        let mut other = Process::spawn(&Role::Read { addr, reads });
         other.hear("ready");
         other.say();
-        let client = builder(addr).fabric(FabricChoice::Shm).connect_blocking().expect("connects");
+        let client = builder(addr).fabric(one_sided()).connect_blocking().expect("connects");
         let table = client.table("default").expect("the table");
-        if let Err(torn) = read(&table, READS, key_of) {
+        if let Err(torn) = read(&table, reads, key_of) {
             panic!("{torn}");
         }
         let stats = client.stats();
-        println!("{READS} reads, twice; here {stats:?}");
-        assert_eq!(stats.gets, READS, "{stats:?}");
-        assert!(stats.one_sided_hits > READS / 2, "{stats:?}");
+        println!("{reads} reads, twice; here {stats:?}");
+        assert_eq!(stats.gets, reads, "{stats:?}");
+        assert!(stats.one_sided_hits > reads / 2, "{stats:?}");
         other.hear("read");
         other.join();
     });

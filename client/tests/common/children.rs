@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onesided::{Client, ClientBuilder, blocking};
+use onesided::{Client, ClientBuilder, FabricChoice, FabricKind, blocking};
+use onesided_protocol::control::FabricName;
 use onesided_server::config::TableSpec;
 use onesided_server::{Server, ServerConfig};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,35 @@ pub(crate) const LONG: Duration = Duration::from_secs(90);
 /// No child lives longer.
 const LIFE: Duration = Duration::from_secs(240);
 const ROLE: &str = "ONESIDED_TEST_ROLE";
+/// Its value `verbs`: test one-sided READs over an RDMA device, not over shared memory.
+const FABRIC: &str = "ONESIDED_TEST_FABRIC";
+/// HOST:PORT of a server of another host to test against, not one of the test's own.
+const SERVER: &str = "ONESIDED_TEST_SERVER";
+/// How much of the work to do: an emulated machine has less time.
+const PERCENT: &str = "ONESIDED_TEST_PERCENT";
+
+/// The fabric of one-sided READs that is tested.
+pub(crate) fn one_sided() -> FabricChoice {
+    match std::env::var(FABRIC).as_deref() {
+        Ok("verbs") => FabricChoice::Verbs,
+        Ok(other) if other != "shm" => panic!("{FABRIC}={other}: there are shm and verbs"),
+        _ => FabricChoice::Shm,
+    }
+}
+
+/// As [`one_sided`], as connections name it.
+pub(crate) fn one_sided_kind() -> FabricKind {
+    match one_sided() {
+        FabricChoice::Verbs => FabricKind::Verbs,
+        _ => FabricKind::Shm,
+    }
+}
+
+/// The part of some amount of work that is to be done here.
+pub(crate) fn scaled(work: usize) -> usize {
+    let percent = std::env::var(PERCENT).map_or(100, |text| text.parse().expect("a percentage"));
+    work * percent / 100
+}
 
 /// What a child is told, if this process is one.
 pub(crate) fn role<T: for<'de> Deserialize<'de>>() -> Option<T> {
@@ -162,6 +192,14 @@ impl Default for ServerRole {
     }
 }
 
+/// What a server of these tests offers.
+pub(crate) fn fabrics() -> Vec<FabricName> {
+    match one_sided() {
+        FabricChoice::Verbs => vec![FabricName::Verbs, FabricName::Tcp],
+        _ => ServerConfig::default().fabrics,
+    }
+}
+
 /// Serves until the parent closes stdin, then stops cleanly.
 pub(crate) fn serve(role: ServerRole) {
     let config = ServerConfig {
@@ -170,6 +208,7 @@ pub(crate) fn serve(role: ServerRole) {
         session_lease_ms: role.session_lease_ms,
         handshake_timeout_ms: role.handshake_timeout_ms,
         tables: role.tables.iter().map(|name| TableSpec::new(name)).collect(),
+        fabrics: fabrics(),
         ..ServerConfig::default()
     };
     let server = Server::start(config).expect("the server starts");
@@ -178,18 +217,42 @@ pub(crate) fn serve(role: ServerRole) {
     server.stop();
 }
 
-/// A server in a child process.
+/// A server in a child process, or one of another host.
 pub(crate) struct Daemon {
-    pub(crate) process: Process,
+    process: Option<Process>,
     pub(crate) addr: SocketAddr,
 }
 
 impl Daemon {
     /// `wrap` makes the role of a child out of the server's.
     pub(crate) fn start<R: Serialize>(role: ServerRole, wrap: impl Fn(ServerRole) -> R) -> Self {
+        if let Ok(addr) = std::env::var(SERVER) {
+            return Self { process: None, addr: addr.parse().expect("HOST:PORT") };
+        }
         let mut process = Process::spawn(&wrap(role));
         let addr = process.hear("listens").parse().expect("an address");
-        Self { process, addr }
+        Self { process: Some(process), addr }
+    }
+
+    /// The process, unless it is another host's.
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    fn id(&self) -> u32 {
+        self.process.as_ref().expect("a server of this host").id()
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.process.as_mut().expect("a server of this host").kill();
+    }
+
+    /// Ends it, and it must end well.
+    pub(crate) fn join(self) {
+        if let Some(process) = self.process {
+            process.join();
+        }
     }
 
     pub(crate) fn builder(&self) -> ClientBuilder {
@@ -198,13 +261,13 @@ impl Daemon {
 
     /// Descriptors it has open.
     pub(crate) fn descriptors(&self) -> usize {
-        let directory = format!("/proc/{}/fd", self.process.id());
+        let directory = format!("/proc/{}/fd", self.id());
         std::fs::read_dir(directory).expect("it runs").count()
     }
 
     /// A line of its status, KiB as bytes.
     pub(crate) fn status_bytes(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()));
         let status = status.expect("it runs");
         let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
         let kib: u64 =
