@@ -3,19 +3,30 @@
 //! An endpoint that does not take its answers is *blocked*: its further requests wait, bounded by
 //! its credits, and are not served until there is room again, so that a slow reader costs the
 //! server neither memory nor time. One that stays blocked is closed.
+//!
+//! Where a READ is a round trip, a request whose values lie in the client's memory is not served
+//! when it comes but when they have arrived (`fetches`). Other requests of the same client may
+//! overtake it; it is applied, once, when it is served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    Buffer, Completion, CompletionQueue, Endpoint, FabricKind, Outcome, PostError, Wait,
-    WorkRequest,
+    Buffer, BufferPool, Completion, CompletionQueue, Endpoint, FabricKind, Outcome, Wait,
 };
 
-use crate::rpc::{Dispatcher, Peer, Scratch, Verdict};
+use crate::rpc::{Dispatcher, Peer, Scratch, Unsignaled, Verdict, len_bytes};
 use crate::session::Sessions;
+
+mod client;
+mod fetches;
+#[cfg(test)]
+mod tests;
+
+use client::Client;
+use fetches::{Fetched, Fetches};
 
 /// Completions taken at once.
 const BATCH: usize = 64;
@@ -36,7 +47,11 @@ pub(crate) struct Poller {
     pub(crate) kind: FabricKind,
     pub(crate) credits: usize,
     pub(crate) staging_bytes: usize,
-    /// How long an endpoint may take no answer.
+    /// Where answers and fetched values lie.
+    pub(crate) pool: BufferPool,
+    /// Bytes of values that are fetched at once, over all clients.
+    pub(crate) fetch_bytes: usize,
+    /// How long an endpoint may take no answer, or give no value.
     pub(crate) blocked_max: Duration,
     /// How long to look for more before sleeping.
     pub(crate) spin: Duration,
@@ -44,61 +59,40 @@ pub(crate) struct Poller {
     pub(crate) sleep: Duration,
 }
 
-struct Client {
-    peer: Peer,
-    out: VecDeque<WorkRequest>,
-    out_bytes: usize,
-    /// Requests that came while it was blocked.
-    waiting: VecDeque<Buffer>,
-    waiting_bytes: usize,
-    blocked_since: Option<Instant>,
-    /// It is in the list of those to try again.
-    in_blocked: bool,
-    /// It is in the list of those to post for.
-    touched: bool,
-    /// Why it is to be closed: no request of it is served any more.
-    condemned: Option<String>,
-    /// That was noted, counted and logged.
-    closing: bool,
-}
-
 struct State {
     clients: HashMap<u64, Client>,
     touched: Vec<u64>,
     blocked: Vec<u64>,
     condemned: Vec<u64>,
+    fetches: Fetches,
     scratch: Scratch,
+    completions: Vec<Completion>,
+}
+
+impl State {
+    fn new(poller: &Poller) -> Self {
+        Self {
+            clients: HashMap::new(),
+            touched: Vec::new(),
+            blocked: Vec::new(),
+            condemned: Vec::new(),
+            fetches: Fetches::new(poller.fetch_bytes),
+            scratch: Scratch::new(poller.pool.clone()),
+            completions: Vec::with_capacity(BATCH),
+        }
+    }
 }
 
 impl Poller {
     /// Runs until it is told to stop.
     pub(crate) fn run(self) {
-        let mut state = State {
-            clients: HashMap::new(),
-            touched: Vec::new(),
-            blocked: Vec::new(),
-            condemned: Vec::new(),
-            scratch: Scratch::default(),
-        };
-        let mut completions = Vec::with_capacity(BATCH);
+        let mut state = State::new(&self);
         let mut idle_since = None;
         while !self.stopping.load(Ordering::Acquire) {
-            let count = self.cq.poll(&mut completions, BATCH);
-            // The poll has made their last answers go out.
-            for context in state.condemned.drain(..) {
-                if let Some(client) = state.clients.get(&context) {
-                    client.peer.endpoint.close();
-                }
-            }
-            for completion in completions.drain(..) {
-                self.complete(&mut state, completion);
-            }
-            self.retry_blocked(&mut state);
-            self.post_touched(&mut state);
-            if count > 0 || !state.condemned.is_empty() {
+            if self.turn(&mut state) {
                 idle_since = None;
             } else {
-                self.idle(&mut idle_since, !state.blocked.is_empty());
+                self.idle(&mut idle_since, &state);
             }
         }
         for (context, client) in state.clients.drain() {
@@ -108,7 +102,27 @@ impl Poller {
         }
     }
 
-    fn idle(&self, idle_since: &mut Option<Instant>, some_blocked: bool) {
+    /// Takes a few completions and does what they ask for. False: there was nothing to do.
+    fn turn(&self, state: &mut State) -> bool {
+        let mut completions = std::mem::take(&mut state.completions);
+        let count = self.cq.poll(&mut completions, BATCH);
+        // The poll has made their last answers go out.
+        for context in state.condemned.drain(..) {
+            if let Some(client) = state.clients.get(&context) {
+                client.peer.endpoint.close();
+            }
+        }
+        for completion in completions.drain(..) {
+            self.complete(state, completion);
+        }
+        state.completions = completions;
+        self.retry_blocked(state);
+        self.begin_fetches(state);
+        self.post_touched(state);
+        count > 0 || !state.condemned.is_empty()
+    }
+
+    fn idle(&self, idle_since: &mut Option<Instant>, state: &State) {
         if !self.spin.is_zero() {
             let since = *idle_since.get_or_insert_with(Instant::now);
             let idle = since.elapsed();
@@ -119,7 +133,11 @@ impl Poller {
                 return std::thread::yield_now();
             }
         }
-        let sleep = if some_blocked { RETRY } else { self.sleep };
+        let sleep = match () {
+            () if !state.blocked.is_empty() => RETRY,
+            () if !state.fetches.is_empty() => self.sleep.min(self.blocked_max / 4),
+            () => self.sleep,
+        };
         match self.cq.wait(sleep) {
             Wait::Ready => *idle_since = None,
             // A sleep's end gives no reason to spin.
@@ -133,18 +151,24 @@ impl Poller {
         let context = completion.context;
         match completion.outcome {
             Outcome::Received(message) => self.received(state, context, message),
+            Outcome::Read(value) => self.fetched(state, context, completion.id, value),
             Outcome::Connected(endpoint) => self.connected(state, context, endpoint),
             Outcome::Disconnected(reason) => {
-                if state.clients.remove(&context).is_some() {
+                if let Some(client) = state.clients.remove(&context) {
                     self.dispatcher.stats.endpoints(self.kind).sub(1);
+                    if client.fetching > 0 {
+                        let dropped = state.fetches.drop_client(context);
+                        self.dispatcher.stats.fetching.sub(dropped as u64);
+                    }
                 }
                 self.sessions.disconnected(context);
                 tracing::debug!(context, reason, fabric = %self.kind, "endpoint gone");
             }
+            // The end of the endpoint follows.
             Outcome::Failed(error, _) => {
                 tracing::debug!(context, %error, fabric = %self.kind, "request failed");
             }
-            Outcome::Sent(_) | Outcome::Read(_) | Outcome::Written(_) | Outcome::Atomic(_) => {}
+            Outcome::Sent(_) | Outcome::Written(_) | Outcome::Atomic(_) => {}
         }
     }
 
@@ -157,19 +181,9 @@ impl Poller {
         tracing::debug!(context, session = session.id, fabric = %self.kind, "endpoint connected");
         let caps = endpoint.caps();
         let staging_bytes = self.staging_bytes;
-        let client = Client {
-            peer: Peer { session, endpoint, caps, staging_bytes, sent: 0 },
-            out: VecDeque::new(),
-            out_bytes: 0,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            blocked_since: None,
-            in_blocked: false,
-            touched: false,
-            condemned: None,
-            closing: false,
-        };
-        state.clients.insert(context, client);
+        let unsignaled = Unsignaled::default();
+        let peer = Peer { session, endpoint, caps, staging_bytes, sent: 0, unsignaled };
+        state.clients.insert(context, Client::new(context, peer));
     }
 
     fn received(&self, state: &mut State, context: u64, message: Buffer) {
@@ -177,33 +191,99 @@ impl Poller {
         if client.condemned.is_some() {
             return;
         }
-        if client.blocked_since.is_none() && client.waiting.is_empty() {
-            self.serve(client, &message, &mut state.scratch);
-        } else if client.waiting.len() >= self.credits {
+        let one_sided = client.peer.caps.one_sided;
+        // Where values travel otherwise, messages are short and their number is bound enough.
+        let max_bytes = if one_sided { usize::MAX } else { client.peer.caps.max_message_bytes };
+        if client.waiting.len() + client.fetching >= self.credits {
             client.condemn(format!("it has more than its {} requests outstanding", self.credits));
-        } else if client.waiting_bytes > client.peer.caps.max_message_bytes {
+        } else if client.blocked_since.is_none() && client.waiting.is_empty() {
+            self.serve(client, &message, None, &mut state.scratch, &mut state.fetches);
+        } else if client.waiting_bytes > max_bytes {
             let bytes = client.waiting_bytes;
             client.condemn(format!("it sends on, {bytes} bytes by now, and takes no answers"));
+        } else if one_sided {
+            // Out of the receive buffer, which others need.
+            client.wait(state.scratch.pool.copy_of(&message));
         } else {
-            client.waiting_bytes += message.len();
-            client.waiting.push_back(message);
+            client.wait(message);
         }
-        if !client.touched {
-            client.touched = true;
-            state.touched.push(context);
-        }
+        client.touch(&mut state.touched);
     }
 
-    fn serve(&self, client: &mut Client, message: &[u8], scratch: &mut Scratch) {
+    /// Serves a request, with its values if they had to be fetched. If they have to be, a copy of
+    /// it waits for them.
+    fn serve(
+        &self,
+        client: &mut Client,
+        message: &[u8],
+        values: Option<&[Buffer]>,
+        scratch: &mut Scratch,
+        fetches: &mut Fetches,
+    ) {
         let Client { peer, out, .. } = client;
         let before = out.len();
-        let verdict = self.dispatcher.serve(peer, message, scratch, out);
-        client.out_bytes += out_bytes(client.out.iter().skip(before));
-        if let Verdict::Close(reason) = verdict {
-            client.condemn(reason);
+        let verdict = self.dispatcher.serve(peer, message, values, scratch, out);
+        client.out_bytes += client.out.iter().skip(before).map(len_bytes).sum::<usize>();
+        match verdict {
+            Verdict::Keep => {}
+            Verdict::Close(reason) => client.condemn(reason),
+            Verdict::Fetch(spans) => {
+                client.fetching += 1;
+                self.dispatcher.stats.fetching.add(1);
+                fetches.add(client.context, scratch.pool.copy_of(message), spans);
+            }
         }
         if client.out_bytes > POST_BYTES {
             client.post();
+        }
+    }
+
+    /// A value has arrived; with the last one its request is served.
+    fn fetched(&self, state: &mut State, context: u64, id: u64, value: Buffer) {
+        let State { clients, touched, fetches, scratch, .. } = state;
+        let stats = &self.dispatcher.stats;
+        stats.values_fetched.add(1);
+        stats.values_fetched_bytes.add(value.len() as u64);
+        let Some(Fetched { message, values }) = fetches.arrived(context, id, value) else { return };
+        stats.fetching.sub(1);
+        let Some(client) = clients.get_mut(&context) else { return };
+        client.fetching -= 1;
+        if client.condemned.is_some() {
+            return;
+        }
+        if client.blocked_since.is_none() {
+            self.serve(client, &message, Some(&values), scratch, fetches);
+        } else {
+            // The values are fetched again then: who takes no answers keeps no memory.
+            client.wait(message);
+        }
+        client.touch(touched);
+    }
+
+    /// Begins to fetch for those whose turn it is.
+    fn begin_fetches(&self, state: &mut State) {
+        let State { clients, touched, fetches, scratch, .. } = state;
+        while let Some(context) = fetches.next() {
+            let Some(client) = clients.get_mut(&context) else { return };
+            if client.condemned.is_none() && client.blocked_since.is_none() {
+                fetches.begin(&scratch.pool, &mut client.out);
+                client.touch(touched);
+                continue;
+            }
+            let message = fetches.take_back();
+            client.fetching -= 1;
+            self.dispatcher.stats.fetching.sub(1);
+            if let Some(message) = message.filter(|_| client.condemned.is_none()) {
+                client.wait(message);
+                client.touch(touched);
+            }
+        }
+        for context in fetches.overdue(self.blocked_max) {
+            if let Some(client) = clients.get_mut(&context) {
+                let max = self.blocked_max;
+                client.condemn(format!("its memory could not be read within {max:?}"));
+                client.touch(touched);
+            }
         }
     }
 
@@ -213,7 +293,9 @@ impl Poller {
             let Some(client) = clients.get_mut(&context) else { continue };
             client.touched = false;
             client.post();
-            if client.blocked_since.is_some() && !client.in_blocked {
+            // It may have waited for a moment only: what came meanwhile is served all the same.
+            let waits = client.blocked_since.is_some() || !client.waiting.is_empty();
+            if waits && !client.in_blocked {
                 client.in_blocked = true;
                 blocked.push(context);
             }
@@ -233,73 +315,25 @@ impl Poller {
 
     /// Tries again to post for those that had no room, and serves what they sent meanwhile.
     fn retry_blocked(&self, state: &mut State) {
-        let State { clients, touched, blocked, scratch, .. } = state;
+        let State { clients, touched, blocked, scratch, fetches, .. } = state;
         blocked.retain(|context| {
             let Some(client) = clients.get_mut(context) else { return false };
             client.post();
             while client.blocked_since.is_none()
                 && client.condemned.is_none()
-                && let Some(message) = client.waiting.pop_front()
+                && let Some(message) = client.next_waiting()
             {
-                client.waiting_bytes -= message.len();
-                self.serve(client, &message, scratch);
+                self.serve(client, &message, None, scratch, fetches);
                 client.post();
             }
             if client.blocked_since.is_some_and(|since| since.elapsed() > self.blocked_max) {
                 client.condemn(format!("it has taken no answer for {:?}", self.blocked_max));
             }
-            if client.condemned.is_some() && !client.touched {
-                client.touched = true;
-                touched.push(*context);
+            if client.condemned.is_some() {
+                client.touch(touched);
             }
             client.in_blocked = client.blocked_since.is_some() && client.condemned.is_none();
             client.in_blocked
         });
     }
-}
-
-impl Client {
-    /// Posts what there is; notes whether something was left.
-    fn post(&mut self) {
-        if self.out.is_empty() {
-            return;
-        }
-        let before = self.out.len();
-        match self.peer.endpoint.post(&mut self.out) {
-            Ok(()) => self.blocked_since = None,
-            Err(PostError::Full) => {
-                if self.out.len() < before || self.blocked_since.is_none() {
-                    self.blocked_since = Some(Instant::now());
-                }
-            }
-            // Its end will be reported by the queue.
-            Err(PostError::Closed) => {
-                self.out.clear();
-                self.blocked_since = None;
-            }
-            Err(error) => {
-                self.out.clear();
-                self.blocked_since = None;
-                self.condemn(format!("an answer cannot be posted: {error}"));
-            }
-        }
-        self.out_bytes = out_bytes(self.out.iter());
-    }
-
-    /// No more requests of it; it is closed after what is posted has left.
-    fn condemn(&mut self, reason: String) {
-        self.condemned.get_or_insert(reason);
-        self.waiting = VecDeque::new();
-        self.waiting_bytes = 0;
-    }
-}
-
-fn out_bytes<'r>(requests: impl Iterator<Item = &'r WorkRequest>) -> usize {
-    requests
-        .map(|request| match &request.op {
-            onesided_fabric::Opcode::Send { message } => message.len(),
-            onesided_fabric::Opcode::Write { from, .. } => from.len(),
-            _ => 0,
-        })
-        .sum()
 }

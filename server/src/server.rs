@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onesided_fabric::{CompletionQueue, FabricKind, Memory, Rights, shm, tcp};
+use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, Memory, Rights, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::{
     INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES, inline_message_max_bytes,
@@ -344,6 +344,7 @@ impl Fabrics {
             max_message_bytes: KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES,
             pending_handshakes: config.max_handshakes,
             handshake_timeout_ms: config.handshake_timeout_ms,
+            loads_allowed: config.staging_loads,
         };
         let name = format!("onesided-{}-{}", std::process::id(), addr.port());
         let admission = Arc::clone(gate);
@@ -395,6 +396,8 @@ fn run(
                 false => 0,
             },
             blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
+            pool: BufferPool::new(),
+            fetch_bytes: core.config.rendezvous_bytes,
             // Looking at sockets is a system call: tcp sleeps at once.
             spin: Duration::from_micros(if is_shm { core.config.spin_us } else { 0 }),
             sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },

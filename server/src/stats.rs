@@ -50,6 +50,10 @@ pub(crate) struct Stats {
     rpcs: [[Counter; CLASSES.len()]; VERBS.len()],
     pub(crate) rpc_malformed: Counter,
     pub(crate) rpc_retries: Counter,
+    /// Requests whose values are being READ, or wait for their turn.
+    pub(crate) fetching: Counter,
+    pub(crate) values_fetched: Counter,
+    pub(crate) values_fetched_bytes: Counter,
     pub(crate) endpoints_shm: Counter,
     pub(crate) endpoints_tcp: Counter,
     pub(crate) endpoints_closed: Counter,
@@ -102,6 +106,9 @@ impl Stats {
         let named = [
             ("rpc_malformed", self.rpc_malformed.get()),
             ("rpc_retries_answered", self.rpc_retries.get()),
+            ("value_fetches_pending", self.fetching.get()),
+            ("values_fetched", self.values_fetched.get()),
+            ("values_fetched_bytes", self.values_fetched_bytes.get()),
             ("sessions", beats.len() as u64),
             ("endpoints_shm", self.endpoints_shm.get()),
             ("endpoints_tcp", self.endpoints_tcp.get()),

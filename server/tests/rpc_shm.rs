@@ -1,4 +1,5 @@
 //! RPC over shared memory: values by staging, limits, and what the regions look like to a client.
+//! All of it twice: where staging memory is loaded, and where it is READ as over a network.
 
 mod common;
 
@@ -17,9 +18,36 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 131 + seed) as u8).collect()
 }
 
-#[test]
-fn small_values_travel_inside() {
-    let server = start(config());
+/// Each of them over either way to a client's memory.
+macro_rules! over_both {
+    ($($name:ident)*) => {$(
+        mod $name {
+            #[test]
+            fn by_loads() {
+                super::$name(super::config());
+            }
+
+            #[test]
+            fn by_reads() {
+                super::$name(super::ServerConfig { staging_loads: false, ..super::config() });
+            }
+        }
+    )*};
+}
+
+over_both! {
+    small_values_travel_inside
+    large_values_go_by_staging_both_ways
+    descriptors_outside_the_staging_are_refused
+    a_batch_puts_each_value_where_it_belongs
+    a_pipeline_beyond_the_ring_loses_nothing
+    regions_are_readable_and_nothing_else
+    garbage_closes_and_others_go_on
+    a_ticket_of_an_ended_session_is_void
+}
+
+fn small_values_travel_inside(config: ServerConfig) {
+    let server = start(config);
     let mut client = Shm::open(&server);
     assert_eq!(client.call(0, Op::Ping), Ok(Reply::Pong));
     assert!(client.call(1, put(b"k", b"v")).is_ok());
@@ -33,9 +61,8 @@ fn small_values_travel_inside() {
     assert_eq!(client.control.stat("endpoints_shm"), 1);
 }
 
-#[test]
-fn large_values_go_by_staging_both_ways() {
-    let server = start(ServerConfig { value_max_bytes: 4 << 20, ..config() });
+fn large_values_go_by_staging_both_ways(config: ServerConfig) {
+    let server = start(ServerConfig { value_max_bytes: 4 << 20, ..config });
     let mut client = Shm::open(&server);
     for (n, len) in [80_000, 1 << 20, 4 << 20].into_iter().enumerate() {
         let value = pattern(len, n);
@@ -61,9 +88,8 @@ fn large_values_go_by_staging_both_ways() {
     }
 }
 
-#[test]
-fn descriptors_outside_the_staging_are_refused() {
-    let server = start(ServerConfig { value_max_bytes: 1 << 20, ..config() });
+fn descriptors_outside_the_staging_are_refused(config: ServerConfig) {
+    let server = start(ServerConfig { value_max_bytes: 1 << 20, ..config });
     let mut client = Shm::open(&server);
     let end = client.connected.staging.as_ref().expect("staging").len_bytes() as u64;
     let mut sequence = 0;
@@ -87,9 +113,8 @@ fn descriptors_outside_the_staging_are_refused() {
     assert_eq!(client.call(0, Op::Ping), Ok(Reply::Pong), "the session lives");
 }
 
-#[test]
-fn a_batch_puts_each_value_where_it_belongs() {
-    let server = start(config());
+fn a_batch_puts_each_value_where_it_belongs(config: ServerConfig) {
+    let server = start(config);
     let mut client = Shm::open(&server);
     let (small, large) = (pattern(100, 1), pattern(200_000, 2));
     assert!(client.call(1, put(b"s", &small)).is_ok());
@@ -124,9 +149,8 @@ fn a_batch_puts_each_value_where_it_belongs() {
     assert_eq!(retried[3], replies[3]);
 }
 
-#[test]
-fn a_pipeline_beyond_the_ring_loses_nothing() {
-    let server = start(config());
+fn a_pipeline_beyond_the_ring_loses_nothing(config: ServerConfig) {
+    let server = start(config);
     let mut client = Shm::open(&server);
     let (total, mut sent, mut received) = (5_000u64, 0, 0);
     let mut chain = VecDeque::new();
@@ -147,9 +171,8 @@ fn a_pipeline_beyond_the_ring_loses_nothing() {
     }
 }
 
-#[test]
-fn regions_are_readable_and_nothing_else() {
-    let server = start(config());
+fn regions_are_readable_and_nothing_else(config: ServerConfig) {
+    let server = start(config);
     let mut client = Shm::open(&server);
     assert!(client.call(1, put(b"k", b"v")).is_ok());
     let endpoint = client.connected.endpoint.clone();
@@ -169,9 +192,8 @@ fn regions_are_readable_and_nothing_else() {
     assert!(client.is_closed());
 }
 
-#[test]
-fn garbage_closes_and_others_go_on() {
-    let server = start(config());
+fn garbage_closes_and_others_go_on(config: ServerConfig) {
+    let server = start(config);
     let mut good = Shm::open(&server);
     for length in [0, 1, 23, 24, 25, 4000] {
         let mut client = Shm::open(&server);
@@ -186,9 +208,8 @@ fn garbage_closes_and_others_go_on() {
     }
 }
 
-#[test]
-fn a_ticket_of_an_ended_session_is_void() {
-    let server = start(config());
+fn a_ticket_of_an_ended_session_is_void(config: ServerConfig) {
+    let server = start(config);
     let mut control = Control::open(server.addr());
     let ticket = control.ticket();
     let blob = control.welcome.fabrics[0].blob.clone();

@@ -158,6 +158,7 @@ fn session(
             remote: Remote::Regions(Arc::new(Loads::new())),
             socket,
             geometry: welcome.geometry,
+            loads_allowed: true,
             pool: BufferPool::new(),
         }),
         mail: Mutex::default(),

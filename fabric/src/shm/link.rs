@@ -65,6 +65,7 @@ pub(super) struct Link {
     pub(super) remote: Remote,
     pub(super) socket: OwnedFd,
     geometry: Geometry,
+    loads_allowed: bool,
     pool: BufferPool,
     tx: Mutex<Producer>,
     rx: Mutex<Rx>,
@@ -82,6 +83,8 @@ pub(super) struct Parts {
     pub(super) remote: Remote,
     pub(super) socket: OwnedFd,
     pub(super) geometry: Geometry,
+    /// READs may be done at once, without a completion.
+    pub(super) loads_allowed: bool,
     pub(super) pool: BufferPool,
 }
 
@@ -98,6 +101,7 @@ impl Link {
             remote: parts.remote,
             socket: parts.socket,
             geometry: parts.geometry,
+            loads_allowed: parts.loads_allowed,
             pool: parts.pool,
             tx: Mutex::new(tx),
             rx: Mutex::new(Rx { ring, after_end: parts.geometry.credits, ended: false }),
@@ -117,7 +121,7 @@ impl Link {
         Caps {
             kind: FabricKind::Shm,
             one_sided,
-            reads_now: one_sided,
+            reads_now: one_sided && self.loads_allowed,
             max_message_bytes: self.geometry.max_message_bytes,
             send_depth: self.geometry.credits,
         }

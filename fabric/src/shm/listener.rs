@@ -398,6 +398,7 @@ impl Acceptor {
             remote: Remote::Staging(staging.map(Arc::new)),
             socket,
             geometry,
+            loads_allowed: self.limits.loads_allowed,
             pool: self.pool.clone(),
         })))
     }

@@ -63,6 +63,9 @@ pub struct Limits {
     pub pending_handshakes: usize,
     /// After this time without a ticket a connection is closed. At least 1.
     pub handshake_timeout_ms: u64,
+    /// Whether the server may load from staging memory at once. `false` makes its endpoints behave
+    /// as those of a network card, where a READ is a request with a completion: for tests.
+    pub loads_allowed: bool,
 }
 
 impl Default for Limits {
@@ -74,6 +77,7 @@ impl Default for Limits {
             max_message_bytes: 4096 + 256,
             pending_handshakes: 64,
             handshake_timeout_ms: 2_000,
+            loads_allowed: true,
         }
     }
 }
@@ -87,6 +91,7 @@ impl Limits {
             max_message_bytes: self.max_message_bytes.clamp(8, 1 << 20),
             pending_handshakes: self.pending_handshakes.max(1),
             handshake_timeout_ms: self.handshake_timeout_ms.clamp(1, 3_600_000),
+            loads_allowed: self.loads_allowed,
         }
     }
 }

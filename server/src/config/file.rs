@@ -39,6 +39,8 @@ pub struct FileConfig {
     pub credits: Option<u32>,
     /// Microseconds.
     pub spin_us: Option<u64>,
+    /// Size, e.g. `256MiB`.
+    pub rendezvous: Option<String>,
     /// A filter of tracing, e.g. `info`.
     pub log: Option<String>,
     /// `text` or `json`.
@@ -126,6 +128,7 @@ impl FileConfig {
             ticket_lease_ms: over.ticket_lease_ms.or(self.ticket_lease_ms),
             credits: over.credits.or(self.credits),
             spin_us: over.spin_us.or(self.spin_us),
+            rendezvous: over.rendezvous.or(self.rendezvous),
             log: over.log.or(self.log),
             log_format: over.log_format.or(self.log_format),
         }
@@ -160,6 +163,8 @@ impl FileConfig {
             ticket_lease_ms: self.ticket_lease_ms.unwrap_or(default.ticket_lease_ms),
             credits: self.credits.unwrap_or(default.credits),
             spin_us: self.spin_us.unwrap_or(default.spin_us),
+            rendezvous_bytes: size("rendezvous", self.rendezvous, default.rendezvous_bytes)?,
+            staging_loads: default.staging_loads,
             region_bytes: default.region_bytes,
             segment_bytes: default.segment_bytes,
             split_load_percent: default.split_load_percent,

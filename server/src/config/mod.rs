@@ -48,6 +48,12 @@ pub struct ServerConfig {
     pub credits: u32,
     /// How long the shm poller looks for the next request before it sleeps.
     pub spin_us: u64,
+    /// Bytes of values that are READ from clients' memory at once, over all clients, on a fabric
+    /// where that takes a round trip; 0 = one request's at a time.
+    pub rendezvous_bytes: usize,
+    /// Whether shm staging memory is loaded at once, as it can be, or by READs with completions as
+    /// over a network; for tests.
+    pub staging_loads: bool,
     /// Length of a region; for tests.
     pub region_bytes: usize,
     /// Length of a log segment; for tests.
@@ -76,6 +82,8 @@ impl Default for ServerConfig {
             ticket_lease_ms: 10_000,
             credits: 64,
             spin_us: 50,
+            rendezvous_bytes: 256 << 20,
+            staging_loads: true,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 75,

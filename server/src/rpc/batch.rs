@@ -63,7 +63,7 @@ impl Call<'_> {
         out: &mut VecDeque<WorkRequest>,
     ) -> Vec<Result1> {
         let max_bytes = self.peer.caps.max_message_bytes;
-        let Scratch { value, arena, pool, .. } = scratch;
+        let Scratch { value, arena, pool, landed_bytes, .. } = scratch;
         arena.clear();
         // What the results take beyond the room that each has anyway.
         let mut spare = max_bytes.saturating_sub(HEAD_BYTES + ops.len() * RESULT_BYTES);
@@ -74,7 +74,7 @@ impl Call<'_> {
                 Err(error) => Result1::Fixed(Err(fit(error, &mut spare))),
                 Ok(Outcome::Value(stored)) => {
                     let room = spare + RESULT_BYTES - FOUND_OVERHEAD_BYTES;
-                    match self.place(op, value, room, pool, out) {
+                    match self.place(op, value, room, landed_bytes, pool, out) {
                         Ok(Payload::Inline(bytes)) => {
                             let taken = FOUND_OVERHEAD_BYTES + bytes.len();
                             spare -= taken.saturating_sub(RESULT_BYTES);

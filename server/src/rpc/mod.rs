@@ -5,12 +5,14 @@
 //! | this | one request: decode, exactly-once, encode |
 //! | `exec` | one operation against its table |
 //! | `value` | values that travel in the message, or by the session's staging memory |
+//! | `fetch` | what must be READ before a request can be served, where a READ is a round trip |
+//! | `signal` | which requests ask for a completion |
 //! | `batch` | several operations in one request |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use onesided_fabric::{BufferPool, Caps, Endpoint, Opcode, WorkRequest};
+use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
 use onesided_protocol::DecodeError;
 use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
 
@@ -20,10 +22,13 @@ use crate::stats::Stats;
 
 mod batch;
 mod exec;
+mod fetch;
+mod signal;
 mod value;
 
-/// One SEND in so many is signalled, so that buffers of the others come back.
-const SIGNAL_EVERY: u64 = 32;
+pub(crate) use fetch::Span;
+pub(crate) use signal::{Unsignaled, len_bytes};
+
 /// A scratch buffer longer than this is given back when the request is done.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
@@ -44,6 +49,7 @@ pub(crate) struct Peer {
     pub(crate) staging_bytes: usize,
     /// SENDs so far.
     pub(crate) sent: u64,
+    pub(crate) unsignaled: Unsignaled,
 }
 
 /// A poller's own memory, reused from request to request.
@@ -54,8 +60,16 @@ pub(crate) struct Scratch {
     value: Vec<u8>,
     /// Values of a batch.
     arena: Vec<u8>,
+    /// Bytes of the request's values that are WRITten to where they were asked for.
+    landed_bytes: usize,
     /// The answer.
     encoded: Vec<u8>,
+}
+
+impl Scratch {
+    pub(crate) fn new(pool: BufferPool) -> Self {
+        Self { pool, ..Self::default() }
+    }
 }
 
 /// What becomes of the connection after a request.
@@ -65,6 +79,8 @@ pub(crate) enum Verdict {
     Keep,
     /// Close it, once the answer has left.
     Close(String),
+    /// Nothing was done: READ these, then serve the request with their bytes, in this order.
+    Fetch(Vec<Span>),
 }
 
 /// What one request needs besides the request.
@@ -75,24 +91,30 @@ struct Call<'c> {
 }
 
 impl Dispatcher {
-    /// Serves one message; what is to be posted is appended to `out`.
+    /// Serves one message, with the values that it made the caller fetch; what is to be posted is
+    /// appended to `out`.
     pub(crate) fn serve(
         &self,
         peer: &mut Peer,
         message: &[u8],
+        values: Option<&[Buffer]>,
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
     ) -> Verdict {
         scratch.encoded.clear();
+        scratch.landed_bytes = 0;
+        let before = out.len();
         let verdict = match Request::decode(message) {
-            Ok(request) => self.serve_request(peer, &request, scratch, out),
+            Ok(request) => self.serve_request(peer, request, values, scratch, out),
             Err(error) => self.refuse(Request::peek_id(message), error, scratch),
         };
         if !scratch.encoded.is_empty() {
             peer.sent += 1;
-            let message = scratch.pool.copy_of(&scratch.encoded);
-            let signaled = peer.sent.is_multiple_of(SIGNAL_EVERY);
-            out.push_back(WorkRequest { id: peer.sent, signaled, op: Opcode::Send { message } });
+            let op = Opcode::Send { message: scratch.pool.copy_of(&scratch.encoded) };
+            out.push_back(WorkRequest { id: peer.sent, signaled: false, op });
+        }
+        for request in out.range_mut(before..) {
+            peer.unsignaled.mark(request, peer.caps.send_depth);
         }
         for buffer in [&mut scratch.value, &mut scratch.arena, &mut scratch.encoded] {
             if buffer.capacity() > SCRATCH_KEPT_BYTES {
@@ -115,16 +137,17 @@ impl Dispatcher {
         verdict
     }
 
-    fn serve_request(
+    fn serve_request<'v>(
         &self,
         peer: &Peer,
-        request: &Request<'_>,
+        mut request: Request<'v>,
+        values: Option<&'v [Buffer]>,
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
     ) -> Verdict {
         let call = Call { dispatcher: self, peer, table: request.table };
         if !request.op.is_mutation() {
-            call.answer(request, scratch, out);
+            call.answer(&request, scratch, out);
             return Verdict::Keep;
         }
         if request.sequence == 0 {
@@ -134,10 +157,20 @@ impl Dispatcher {
             Answer { id: request.id, result }.encode(&mut scratch.encoded);
             return Verdict::Close(text.to_owned());
         }
+        match values {
+            Some(values) => call.fill(&mut request.op, values),
+            None if peer.caps.reads_now => {}
+            None => {
+                let spans = call.to_fetch(&request.op);
+                if !spans.is_empty() {
+                    return Verdict::Fetch(spans);
+                }
+            }
+        }
         // Held while the mutation is applied: a retry on another connection waits, and then finds
         // the answer.
         let mut answers = peer.session.answers.lock();
-        self.once(&call, request, &mut answers, scratch, out)
+        self.once(&call, &request, &mut answers, scratch, out)
     }
 
     /// Applies a mutation, if it was not applied before.
@@ -190,11 +223,11 @@ impl Call<'_> {
             return self.answer_batch(id, &request.op, ops, scratch, out);
         }
         let room = self.peer.caps.max_message_bytes.saturating_sub(value::ANSWER_OVERHEAD_BYTES);
-        let Scratch { value, encoded, pool, .. } = scratch;
+        let Scratch { value, encoded, pool, landed_bytes, .. } = scratch;
         let result = match self.execute(&request.op, value, pool) {
             Ok(exec::Outcome::Reply(reply)) => Ok(reply),
             Ok(exec::Outcome::Value(stored)) => self
-                .place(&request.op, value, room, pool, out)
+                .place(&request.op, value, room, landed_bytes, pool, out)
                 .map(|payload| Reply::Found(exec::found(stored, payload))),
             Err(error) => Err(error),
         };

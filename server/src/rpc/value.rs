@@ -15,7 +15,7 @@ pub(super) const ANSWER_OVERHEAD_BYTES: usize = 8 + FOUND_OVERHEAD_BYTES;
 /// The same of one reply in a batch.
 pub(super) const FOUND_OVERHEAD_BYTES: usize = 1 + 8 + 4 + 4 + 1 + 4;
 /// The session's staging memory, seen from the server.
-const STAGING: RegionId = RegionId(0);
+pub(super) const STAGING: RegionId = RegionId(0);
 
 impl Call<'_> {
     /// Calls `then` with the value, wherever it lies.
@@ -25,26 +25,48 @@ impl Call<'_> {
         pool: &BufferPool,
         then: impl FnOnce(&[u8]) -> Result<T, RpcError>,
     ) -> Result<T, RpcError> {
-        let (len_bytes, max_bytes) = (value.len_bytes(), self.dispatcher.value_max_bytes);
-        if len_bytes > max_bytes {
-            let text = format!(
-                "the value has {len_bytes} bytes; this server's limit is {max_bytes} (value_max)"
-            );
-            return Err(RpcError::new(ErrorCode::TooLarge, text));
-        }
+        let len_bytes = value.len_bytes();
         match value {
-            Payload::Inline(bytes) => then(bytes),
+            Payload::Inline(bytes) => {
+                self.within_limit(len_bytes)?;
+                then(bytes)
+            }
             Payload::Staged { offset_bytes, .. } => {
-                self.within_staging(offset_bytes, len_bytes)?;
+                self.check(offset_bytes, len_bytes)?;
+                if len_bytes == 0 {
+                    return then(&[]);
+                }
                 let mut buffer = pool.get(len_bytes);
                 let remote = RemoteAddr { region: STAGING, offset_bytes };
                 match self.peer.endpoint.read_bytes_now(remote, &mut buffer) {
                     Some(Ok(())) => then(&buffer),
                     Some(Err(error)) => Err(bad_descriptor(error.to_string())),
-                    None => Err(bad_descriptor("this fabric cannot be read at once".to_owned())),
+                    // Fetched before, but for what is beyond the bound of one request.
+                    None => Err(bad_descriptor(format!(
+                        "the values of this request have more bytes than the staging memory, \
+                         {}: send several requests",
+                        self.peer.staging_bytes
+                    ))),
                 }
             }
         }
+    }
+
+    /// Whether a descriptor may be followed.
+    pub(super) fn check(&self, offset_bytes: u64, len_bytes: usize) -> Result<(), RpcError> {
+        self.within_limit(len_bytes)?;
+        self.within_staging(offset_bytes, len_bytes)
+    }
+
+    fn within_limit(&self, len_bytes: usize) -> Result<(), RpcError> {
+        let max_bytes = self.dispatcher.value_max_bytes;
+        if len_bytes <= max_bytes {
+            return Ok(());
+        }
+        let text = format!(
+            "the value has {len_bytes} bytes; this server's limit is {max_bytes} (value_max)"
+        );
+        Err(RpcError::new(ErrorCode::TooLarge, text))
     }
 
     fn within_staging(&self, offset_bytes: u64, len_bytes: usize) -> Result<(), RpcError> {
@@ -70,6 +92,7 @@ impl Call<'_> {
         op: &Op<'_>,
         value: &'v [u8],
         room_bytes: usize,
+        landed_bytes: &mut usize,
         pool: &BufferPool,
         out: &mut VecDeque<WorkRequest>,
     ) -> Result<Payload<'v>, RpcError> {
@@ -81,7 +104,13 @@ impl Call<'_> {
             _ => None,
         };
         match landing {
-            Some(landing) if landing.len_bytes as usize >= value.len() => {
+            // The landings of one request do not overlap, so that they fit together: one that
+            // repeats a landing makes the server hold no more than that.
+            Some(landing)
+                if landing.len_bytes as usize >= value.len()
+                    && *landed_bytes + value.len() <= self.peer.staging_bytes.max(value.len()) =>
+            {
+                *landed_bytes += value.len();
                 self.land(landing, value, pool, out)
             }
             // What a client parses: the length alone.
@@ -100,7 +129,7 @@ impl Call<'_> {
         self.within_staging(offset_bytes, value.len())?;
         let remote = RemoteAddr { region: STAGING, offset_bytes };
         let op = Opcode::Write { remote, from: pool.copy_of(value) };
-        // Not signalled: the answer follows it in order, and a failure ends the endpoint.
+        // The answer follows it in order, and a failure ends the endpoint.
         out.push_back(WorkRequest { id: 0, signaled: false, op });
         Ok(Payload::Staged { offset_bytes, len_bytes: value.len() as u32 })
     }

@@ -22,7 +22,19 @@ pub struct Shm {
 
 impl Shm {
     pub fn open(server: &Server) -> Self {
-        let mut control = Control::open(server.addr());
+        Self::with(Control::open(server.addr()))
+    }
+
+    /// The same session again; this connection ends.
+    pub fn resume(self, server: &Server) -> Self {
+        let Self { control, connected, .. } = self;
+        drop(connected);
+        let resumed = Control::resume(server.addr(), &control.welcome);
+        assert!(resumed.welcome.resumed);
+        Self::with(resumed)
+    }
+
+    fn with(mut control: Control) -> Self {
         let table = control.table("default");
         let offers = &control.welcome.fabrics;
         let offer = offers.iter().find(|offer| offer.kind == FabricName::Shm).expect("shm");
