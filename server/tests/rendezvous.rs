@@ -182,7 +182,7 @@ fn descriptors_of_all_kinds_in_batches() {
             let fits = inside && total + len as u64 <= staging_bytes;
             expected.push(match () {
                 () if len > 1 << 20 => Some(ErrorCode::TooLarge),
-                () if !fits && !(inside && len == 0) => Some(ErrorCode::BadDescriptor),
+                () if !fits => Some(ErrorCode::BadDescriptor),
                 () => None,
             });
             if len <= 1 << 20 && fits {
