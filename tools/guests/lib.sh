@@ -26,15 +26,13 @@ within() {
     done
 }
 
-# tell NAME [TEXT]: a message for all hosts and the caller (FOLDER/shared/NAME).
-tell() {
-    echo "${2:-}" >"$SHARED/.$1.$HOST_ID"
-    mv "$SHARED/.$1.$HOST_ID" "$SHARED/$1"
-}
+# tell NAME [TEXT]: a line for all hosts and the caller (FOLDER/shared/NAME). It is written at once
+# and never empty, so that whoever sees bytes in the file sees them all.
+tell() { echo "${2:-}" >"$SHARED/$1"; }
 
 # await NAME [SECONDS]: waits until somebody has told it, and prints the text.
 await() {
-    within "${2:-60}" test -e "$SHARED/$1"
+    within "${2:-60}" test -s "$SHARED/$1"
     cat "$SHARED/$1"
 }
 
@@ -43,7 +41,7 @@ barrier() {
     local id
     tell "barrier.$1.$HOST_ID"
     for id in $(seq "$HOSTS"); do
-        within "${2:-60}" test -e "$SHARED/barrier.$1.$id"
+        within "${2:-60}" test -s "$SHARED/barrier.$1.$id"
     done
 }
 
@@ -69,8 +67,7 @@ ipv6_only() { ip -4 address flush dev eth0; }
 rdma_count() { rdma resource show "$1" | grep -c ' pid [0-9]' || true; }
 
 _power() {
-    echo "$2" >"/run/guests/.power.$1"
-    mv "/run/guests/.power.$1" "/run/guests/power.$1"
+    echo "$2" >"/run/guests/power.$1"
     within 30 test ! -e "/run/guests/power.$1"
 }
 
