@@ -1,21 +1,70 @@
-//! Buffers that work requests own: pooled, 8-byte aligned, recycled on drop.
+//! Buffers that work requests own: pooled, aligned to 64 bytes, and cut out of big chunks that a
+//! device can be told of once, so that the data path neither copies nor registers.
+//!
+//! Size classes are powers of two, 64 bytes to 64 MiB. Smaller ones than 1 MiB share chunks of
+//! 1 MiB with others of their class; a longer buffer is a chunk of its own. What a pool keeps when
+//! nothing is in use: of each class at most 256 buffers or 1 MiB ready, and up to 8 MiB in chunks
+//! behind them (of 16 MiB and more, one buffer); pages that were never touched or registered are
+//! no memory. While much is in use, a chunk stays mapped as long as any buffer of it is out or
+//! ready. Longer buffers than 64 MiB are mapped and unmapped each time.
 
+use std::any::Any;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crossbeam_queue::ArrayQueue;
 use zerocopy::IntoBytes;
+
+use crate::mem::block::{BLOCK_ALIGN_BYTES, Block, Chunk};
+use crate::registrations::Span;
+
+mod class;
+#[cfg(test)]
+mod tests;
+
+use class::Class;
 
 /// Size classes are powers of two from 64 bytes to 64 MiB.
 const CLASSES: usize = 21;
-const SMALLEST_BYTES: usize = 64;
-/// Bytes that one class keeps for reuse at most.
-const KEPT_BYTES: usize = 8 << 20;
+const SMALLEST_BYTES: usize = BLOCK_ALIGN_BYTES;
 
 /// A pool of [`Buffer`]s. Cloning shares it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BufferPool {
-    classes: Arc<[ArrayQueue<Vec<u64>>; CLASSES]>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    classes: [Class; CLASSES],
+    counters: Counters,
+}
+
+/// How much memory a pool has, and how often it asked the system for some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolUsage {
+    /// Bytes mapped now, in use or kept. Untouched pages take no memory until they are registered.
+    pub mapped_bytes: usize,
+    /// Chunks mapped so far: each costs a registration when a device uses it. What did not need
+    /// one was a hit.
+    pub chunks_made: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    mapped_bytes: AtomicUsize,
+    chunks_made: AtomicU64,
+}
+
+impl Counters {
+    fn mapped(&self, len_bytes: usize) {
+        self.mapped_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        self.chunks_made.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn unmapped(&self, len_bytes: usize) {
+        self.mapped_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+    }
 }
 
 impl Default for BufferPool {
@@ -24,27 +73,32 @@ impl Default for BufferPool {
     }
 }
 
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferPool").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
 impl BufferPool {
     /// An empty pool: buffers are made on demand and kept when dropped, a bounded number each.
     #[must_use]
     pub fn new() -> Self {
-        let class = |c: usize| ArrayQueue::new((KEPT_BYTES / (SMALLEST_BYTES << c)).clamp(1, 1024));
-        Self { classes: Arc::new(std::array::from_fn(class)) }
+        let classes = std::array::from_fn(|class| Class::new(SMALLEST_BYTES << class));
+        Self { shared: Arc::new(Shared { classes, counters: Counters::default() }) }
     }
 
-    /// A buffer of `len_bytes`; its contents are whatever was there before.
+    /// A buffer of `len_bytes`; its contents are whatever was there before. Ends the process where
+    /// the system has no more memory, as any allocation.
     #[must_use]
+    #[inline]
     pub fn get(&self, len_bytes: usize) -> Buffer {
-        let class = class_of(len_bytes);
-        let words = len_bytes.div_ceil(8);
-        let mut store = match self.classes.get(class) {
-            Some(queue) => queue.pop().unwrap_or_default(),
-            None => Vec::new(),
+        let Shared { classes, counters } = &*self.shared;
+        let block = match classes.get(class_of(len_bytes)) {
+            Some(class) => class.take(counters),
+            None => map_alone(len_bytes, counters),
         };
-        if store.len() < words {
-            store.resize(words.max(SMALLEST_BYTES << class.min(CLASSES - 1) >> 3), 0);
-        }
-        Buffer { words: store, len_bytes, pool: Some(self.clone()) }
+        let block = block.unwrap_or_else(|_| out_of_memory(len_bytes));
+        Buffer { len_bytes, home: Some((block, self.clone())) }
     }
 
     /// A buffer holding a copy of `bytes`.
@@ -55,30 +109,65 @@ impl BufferPool {
         buffer
     }
 
-    fn put_back(&self, words: Vec<u64>) {
-        let bytes = words.len() * 8;
-        if bytes < SMALLEST_BYTES {
-            return;
+    /// What it has mapped.
+    #[must_use]
+    pub fn usage(&self) -> PoolUsage {
+        let Counters { mapped_bytes, chunks_made } = &self.shared.counters;
+        PoolUsage {
+            mapped_bytes: mapped_bytes.load(Ordering::Relaxed),
+            chunks_made: chunks_made.load(Ordering::Relaxed),
         }
-        // The class whose size this store certainly covers.
-        let class = (bytes / SMALLEST_BYTES).ilog2() as usize;
-        if let Some(queue) = self.classes.get(class) {
-            // A full class frees the store: the pool is bounded.
-            let _full = queue.push(words);
+    }
+
+    #[inline]
+    fn put_back(&self, block: Block) {
+        let Shared { classes, counters } = &*self.shared;
+        match classes.get(class_of(block.len_bytes())) {
+            Some(class) => class.put(block, counters),
+            None => counters.unmapped(block.chunk().len_bytes()),
         }
     }
 }
 
+#[inline]
 fn class_of(len_bytes: usize) -> usize {
-    len_bytes.div_ceil(SMALLEST_BYTES).max(1).next_power_of_two().ilog2() as usize
+    // The bits above those of the smallest class: 0 for up to 64 bytes, 1 for up to 128 ...
+    let above = len_bytes.saturating_sub(1) / SMALLEST_BYTES;
+    (usize::BITS - above.leading_zeros()) as usize
+}
+
+#[cold]
+fn map_alone(len_bytes: usize, counters: &Counters) -> std::io::Result<Block> {
+    let chunk = Chunk::map(len_bytes)?;
+    let block = chunk.carve(len_bytes).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    counters.mapped(chunk.len_bytes());
+    Ok(block)
+}
+
+#[cold]
+fn out_of_memory(len_bytes: usize) -> ! {
+    let layout = std::alloc::Layout::from_size_align(len_bytes, SMALLEST_BYTES);
+    std::alloc::handle_alloc_error(layout.unwrap_or(std::alloc::Layout::new::<u64>()))
 }
 
 /// Bytes that belong to whoever holds this; returned to the pool when dropped.
-#[derive(Debug, Default)]
+///
+/// A device reads or writes them only while a [`crate::WorkRequest`] owns the buffer, so a
+/// reference into it is one into memory that nobody else touches.
+#[derive(Default)]
 pub struct Buffer {
-    words: Vec<u64>,
     len_bytes: usize,
-    pool: Option<BufferPool>,
+    /// `None` = a default buffer, of no bytes.
+    home: Option<(Block, BufferPool)>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len_bytes", &self.len_bytes)
+            .field("capacity_bytes", &self.capacity_bytes())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Buffer {
@@ -94,38 +183,90 @@ impl Buffer {
     /// How long it can be made.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
-        self.words.len() * 8
+        self.home.as_ref().map_or(0, |(block, _)| block.len_bytes())
+    }
+
+    #[inline]
+    fn all(&self) -> &[u64] {
+        self.home.as_ref().map_or(&[], |(block, _)| block.words())
+    }
+
+    #[inline]
+    fn all_mut(&mut self) -> &mut [u64] {
+        self.home.as_mut().map_or(&mut [], |(block, _)| block.words_mut())
     }
 
     /// Its 8-byte words, the last one possibly beyond `len()`.
+    #[inline]
     #[must_use]
     pub fn words(&self) -> &[u64] {
-        &self.words[..self.len_bytes.div_ceil(8)]
+        &self.all()[..self.len_bytes.div_ceil(8)]
     }
 
     /// Its 8-byte words, the last one possibly beyond `len()`.
+    #[inline]
     pub fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words[..self.len_bytes.div_ceil(8)]
+        let words = self.len_bytes.div_ceil(8);
+        &mut self.all_mut()[..words]
+    }
+
+    /// Address of its first byte, for a device; 0 for a default buffer. It stays the same as long
+    /// as the buffer lives, wherever that is moved to.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.home.as_ref().map_or(0, |(block, _)| block.addr())
+    }
+
+    /// The chunk that it lies in: what a device registers. `None` for a default buffer.
+    #[must_use]
+    pub fn chunk(&self) -> Option<Span> {
+        self.home.as_ref().map(|(block, _)| block.chunk().span())
+    }
+
+    /// The registration of its chunk with a protection domain: found without a lock, or made by
+    /// `make` from the chunk's place, once for all buffers of the chunk. `domain` is a number that
+    /// no other living domain has. `None` for a default buffer, which has no bytes.
+    ///
+    /// The registration is dropped before the chunk is unmapped, so that a device never knows
+    /// memory that is something else by now. It must keep its domain alive. It stays as long as
+    /// the chunk, also when its domain is not used any more: a process that goes through many
+    /// domains gives each its own pool.
+    ///
+    /// # Errors
+    /// What `make` says; the next call tries again.
+    pub fn registered<T: Any + Send + Sync, E>(
+        &self,
+        domain: usize,
+        make: impl FnOnce(Span) -> Result<T, E>,
+    ) -> Result<Option<&T>, E> {
+        match &self.home {
+            Some((block, _)) => block.chunk().registered(domain, make).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
 impl Deref for Buffer {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.words.as_slice().as_bytes()[..self.len_bytes]
+        &self.all().as_bytes()[..self.len_bytes]
     }
 }
 
 impl DerefMut for Buffer {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.words.as_mut_slice().as_mut_bytes()[..self.len_bytes]
+        let len_bytes = self.len_bytes;
+        &mut self.all_mut().as_mut_bytes()[..len_bytes]
     }
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(pool) = self.pool.take() {
-            pool.put_back(std::mem::take(&mut self.words));
+        if let Some((block, pool)) = self.home.take() {
+            pool.put_back(block);
         }
     }
 }

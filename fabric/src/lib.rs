@@ -20,18 +20,20 @@ pub mod buffer;
 pub mod endpoint;
 pub mod loads;
 pub mod mem;
+mod registrations;
 pub mod shm;
 pub mod sim;
 pub mod tcp;
 pub mod verbs;
 pub mod work;
 
-pub use buffer::{Buffer, BufferPool};
+pub use buffer::{Buffer, BufferPool, PoolUsage};
 pub use endpoint::{
     Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
 };
 pub use loads::Loads;
 pub use mem::{AccessError, Line, Memory};
+pub use registrations::Span;
 pub use work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,
 };

@@ -1,4 +1,5 @@
 //! The raw-memory accessor: the one place that touches memory which somebody else may write.
+//! (Memory of work requests, which is one side's at a time, is in `block`.)
 //!
 //! Rules, cited by every unsafe block as R1 to R4:
 //!
@@ -14,6 +15,7 @@
 //! Words are 8 bytes, little-endian (asserted), relaxed, with fences where the protocol needs
 //! them: reads end with an acquire fence, [`Memory::store`] releases what was written before.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
 
 const _: () = assert!(cfg!(target_endian = "little"), "layouts are little-endian words");
@@ -69,6 +72,7 @@ pub struct Memory {
     shared: bool,
     fd: Option<OwnedFd>,
     hook: Option<Arc<dyn StoreHook>>,
+    registrations: Registrations,
 }
 
 // SAFETY: R1 to R3: the mapping outlives the value and is only accessed by atomic operations.
@@ -172,13 +176,35 @@ impl Memory {
         }?;
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| std::io::Error::other("mmap returned the null address"))?;
-        Ok(Self { base, len_bytes, rights, shared: fd.is_some(), fd, hook })
+        let (shared, registrations) = (fd.is_some(), Registrations::default());
+        Ok(Self { base, len_bytes, rights, shared, fd, hook, registrations })
     }
 
     /// Its length.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
+    }
+
+    /// Its registration with a protection domain, made at first use and dropped before the memory
+    /// is unmapped: as [`crate::Buffer::registered`]. The device then accesses the memory as a
+    /// peer process does, by words, at any time.
+    ///
+    /// # Errors
+    /// What `make` says; the next call tries again.
+    pub fn registered<T: Any + Send + Sync, E>(
+        &self,
+        domain: usize,
+        make: impl FnOnce(Span) -> Result<T, E>,
+    ) -> Result<&T, E> {
+        self.registrations.get_or_make(domain, || {
+            // Shared mappings are not copied on write.
+            if !self.shared {
+                block::keep_from_children(self.base, self.len_bytes);
+            }
+            let addr = self.base.as_ptr().expose_provenance() as u64;
+            make(Span { addr, len_bytes: self.len_bytes })
+        })
     }
 
     /// The memfd behind it, to be passed to another process.
@@ -195,7 +221,8 @@ impl Memory {
 
     /// Gives back the physical pages that lie wholly inside the range; they read as zero
     /// afterwards. For shared memory, for all who map it. Where the pages cannot be given back
-    /// (the kernel refuses it for memory that peers may only read) they are made zero.
+    /// (the kernel refuses it for memory that peers may only read, and a device has pinned those of
+    /// memory that it knows) they are made zero.
     ///
     /// # Errors
     /// When the range is outside or read-only, or the system refuses.
@@ -209,9 +236,11 @@ impl Memory {
             return Ok(());
         }
         if self.shared {
-            match self.remove_pages(start, end - start) {
-                Err(rustix::io::Errno::PERM) => {}
-                outcome => return Ok(outcome?),
+            // Not of memory that a device knows: it would go on with the pages that were taken
+            // out, while this side sees new ones.
+            match self.registrations.if_none(|| self.remove_pages(start, end - start)) {
+                None | Some(Err(rustix::io::Errno::PERM)) => {}
+                Some(outcome) => return Ok(outcome?),
             }
         }
         self.zero(start, end - start).map_err(std::io::Error::other)
@@ -534,12 +563,14 @@ fn prefetch_line(_line: NonNull<u8>) {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.registrations.clear();
         // SAFETY: R1 ends here: nobody holds a pointer into the mapping (R2).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
+pub(crate) mod block;
 mod lines;
 #[cfg(test)]
 mod tests;

@@ -11,9 +11,14 @@ use serde_json::Value;
 const FILE_MAX_LINES: usize = 600;
 const FUNCTION_MAX_LINES: usize = 70;
 const LINE_MAX_CHARS: usize = 100;
-/// Where unsafe code is: the raw-memory accessor, the C libraries, and the bench that opens LMDB.
-const UNSAFE_PLACES: [&str; 3] =
-    ["fabric/src/mem.rs", "fabric/src/verbs/ffi/", "benches/benches/common/lmdb.rs"];
+/// Where unsafe code is: raw memory that others write, raw memory of work requests, the C
+/// libraries, and the bench that opens LMDB.
+const UNSAFE_PLACES: [&str; 4] = [
+    "fabric/src/mem.rs",
+    "fabric/src/mem/block.rs",
+    "fabric/src/verbs/ffi/",
+    "benches/benches/common/lmdb.rs",
+];
 /// Made by a program, never by hand.
 const GENERATED: [&str; 2] =
     ["fabric/src/verbs/ffi/sys/bindings.rs", "fabric/src/verbs/ffi/sys/cm_bindings.rs"];

@@ -145,6 +145,24 @@ fn memory_that_could_be_truncated_is_not_mapped() {
 }
 
 #[test]
+fn pages_that_a_device_knows_are_zeroed_in_place() {
+    let memory = Memory::shared("test", 1 << 20, Rights::ReadWrite).expect("memory");
+    let resident = || {
+        let fd = memory.fd().expect("a memfd");
+        // In units of 512 bytes.
+        rustix::fs::fstat(fd).expect("its state").st_blocks * 512
+    };
+    memory.write_bytes(0, &[7; 1 << 20]).expect("inside");
+    memory.release(0, 1 << 19).expect("released");
+    assert_eq!(resident(), 1 << 19, "half of the pages are gone");
+    let span = memory.registered(1, Ok::<_, ()>).expect("made");
+    assert_eq!(span.len_bytes, 1 << 20);
+    memory.release(1 << 19, 1 << 19).expect("released");
+    assert_eq!(resident(), 1 << 19, "the pages stay");
+    assert_eq!(memory.load((1 << 20) - 8), Ok(0));
+}
+
+#[test]
 fn released_pages_read_as_zero_for_all() {
     for peers in [Rights::ReadOnly, Rights::ReadWrite] {
         let mut owner = Memory::shared("t", 4 * 4096, peers).expect("memory");
