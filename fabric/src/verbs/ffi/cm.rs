@@ -1,9 +1,9 @@
 //! The connection manager: event channels, ids, and the events of a connection's life.
 //!
-//! librdmacm moves an id's queue pair through its states while an event is taken
-//! (`rdma_get_cm_event`), without a lock. So one lock per [`Channel`] keeps taking events apart from
-//! destroying ids and queue pairs. An event is copied and acknowledged at once, under that lock:
-//! `rdma_destroy_id` waits for acknowledgements, and never finds one missing.
+//! librdmacm moves the queue pair of an id through its states while an event is taken
+//! (`rdma_get_cm_event`), without a lock. So one lock per [`Channel`] keeps taking events apart
+//! from destroying ids and queue pairs. An event is copied and acknowledged at once, under that
+//! lock: `rdma_destroy_id` waits for acknowledgements, and never finds one missing.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -122,6 +122,14 @@ impl Device {
         &self.name
     }
 
+    /// Whether its queue pairs travel over TCP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open.
+        let device = unsafe { self.context.as_ref() }.device;
+        // SAFETY: an open context keeps its device.
+        unsafe { (*device).transport_type == sys::IBV_TRANSPORT_IWARP }
+    }
+
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
         self.context.as_ptr()
     }

@@ -5,5 +5,6 @@ pub(crate) mod addr;
 pub(crate) mod cm;
 pub(crate) mod device;
 pub(crate) mod error;
+pub(crate) mod events;
 pub(crate) mod pd;
 pub(crate) mod sys;
