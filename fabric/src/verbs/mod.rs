@@ -3,21 +3,23 @@
 //! The libraries are opened at run time: without them, without the kernel's support or without a
 //! device [`VerbsError`] says which of the three is missing and what to install.
 
-#[allow(dead_code)]
-mod blob;
-#[allow(dead_code)]
-pub mod choose;
 // Their users are being built.
-#[allow(dead_code)]
+#![allow(dead_code)]
+
+mod attach;
+mod blob;
+pub mod choose;
+mod endpoint;
 mod ffi;
-#[allow(dead_code)]
+mod frames;
 mod hello;
-#[allow(dead_code)]
+mod post;
+mod queue;
+mod regions;
 mod survey;
-#[allow(dead_code)]
 mod watch;
+mod worker;
 
 pub use choose::Options;
-
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;

@@ -3,8 +3,13 @@
 
 pub(crate) mod addr;
 pub(crate) mod cm;
+pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod flight;
+pub(crate) mod keys;
 pub(crate) mod pd;
+pub(crate) mod qp;
+pub(crate) mod srq;
 pub(crate) mod sys;

@@ -38,7 +38,7 @@ impl Pd {
         self.raw.as_ptr()
     }
 
-    /// A number that no other living domain of this process has.
+    /// A number that no other living domain of this process has; registrations keep theirs alive.
     pub(crate) fn key(&self) -> usize {
         self.raw.addr().get()
     }
@@ -117,6 +117,12 @@ impl<K> Mr<K> {
         let raw = unsafe { pd.device.libs.ib.ibv_reg_mr(pd.as_ptr(), at, len_bytes, flags) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_reg_mr"))?;
         Ok(Self { raw, pd: Arc::clone(pd), _keep: keep })
+    }
+
+    /// Where it begins.
+    pub(crate) fn addr(&self) -> u64 {
+        // SAFETY: it is registered until drop.
+        unsafe { self.raw.as_ref() }.addr.addr() as u64
     }
 
     /// What this side's requests name it by.

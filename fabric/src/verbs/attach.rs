@@ -1,0 +1,152 @@
+//! How one side learns where the other's regions are: it asks over the queue pair.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use zerocopy::IntoBytes;
+
+use super::endpoint::{Link, OPEN, Side};
+use super::ffi::flight::{Entry, Kind, Verb};
+use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
+use super::queue::INTERNAL_DEPTH;
+use super::regions::describe;
+use super::worker;
+use crate::endpoint::AttachError;
+use crate::loads::MAX_REGIONS;
+use crate::mem::Memory;
+use crate::work::{RegionId, Rights};
+
+/// How long an answer about a region may take: the owner may have to register it first.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Looks without a pause between them, and the pause between later ones.
+const SPINS: usize = 200;
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Link {
+    /// Asks the peer where a region is, and waits for the answer.
+    pub(super) fn attach(self: &Arc<Self>, region: RegionId) -> Result<(), AttachError> {
+        if self.tx.lock().regions.has(region) {
+            return Ok(());
+        }
+        if region.0 as usize >= MAX_REGIONS {
+            return Err(AttachError::TooMany(region, MAX_REGIONS));
+        }
+        if let Side::Server(_) = self.side {
+            // A client tells of its only region before it sends anything else.
+            return Err(AttachError::NotOffered(region));
+        }
+        let _one_at_a_time = self.asking.lock();
+        *self.refused.lock() = None;
+        let deadline = Instant::now() + ATTACH_TIMEOUT;
+        if !self.tell(&Note::short(ASK, region.0)) {
+            return Err(AttachError::Closed);
+        }
+        for look in 0.. {
+            self.core.poll_for_itself();
+            if self.tx.lock().regions.has(region) {
+                return Ok(());
+            }
+            if *self.refused.lock() == Some(region) {
+                return Err(AttachError::NotOffered(region));
+            }
+            if self.is_closed() {
+                return Err(AttachError::Closed);
+            }
+            if Instant::now() > deadline {
+                break;
+            }
+            if look < SPINS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        let source = std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            format!("the server did not answer within {ATTACH_TIMEOUT:?}"),
+        );
+        Err(AttachError::Map { region, source })
+    }
+
+    /// Describes the client's staging memory to the server.
+    pub(super) fn offer_staging(self: &Arc<Self>, staging: &Arc<Memory>) {
+        let pd = &self.core.pd;
+        match describe(pd, RegionId(0), staging, Rights::ReadWrite) {
+            Ok(note) => {
+                self.tell(&note);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "large values go inside messages: no staging memory");
+            }
+        }
+    }
+
+    /// Sends a note, unless the connection has ended.
+    fn tell(&self, note: &Note) -> bool {
+        let message = self.core.pool.copy_of(note.as_bytes());
+        let len_bytes = message.len();
+        let Ok(lkey) = self.core.lkey(&message) else { return false };
+        let entry = Entry { id: 0, signaled: false, kind: Kind::Internal, buffer: Some(message) };
+        let mut tx = self.tx.lock();
+        let depth = self.core.limits.send_depth + INTERNAL_DEPTH;
+        let is_full = tx.queue.len() >= depth;
+        if self.state.load(Ordering::Acquire) != OPEN || is_full {
+            return false;
+        }
+        self.core.took(1);
+        let piece = (Verb::Send { immediate: NOTE }, 0..len_bytes);
+        let staged = tx.queue.stage(entry, lkey, [piece]).is_ok();
+        let posted = tx.queue.commit();
+        if let Err(error) = posted {
+            self.end_locked(&mut tx, error.to_string(), true);
+            return false;
+        }
+        staged
+    }
+
+    /// The peer's note has arrived.
+    pub(super) fn noted(self: &Arc<Self>, note: &Note) -> Result<(), Malformed> {
+        let region = RegionId(note.region.get());
+        match (note.kind.get(), &self.side) {
+            (ASK, Side::Server(_)) => {
+                if self.asked.fetch_add(1, Ordering::AcqRel) >= INTERNAL_DEPTH / 2 {
+                    return Err(Malformed("too many questions at once"));
+                }
+                let link = Arc::clone(self);
+                worker::run(move || link.answer(region));
+                Ok(())
+            }
+            (READ_ONLY | READ_WRITE, Side::Client(_)) => self.tx.lock().regions.put(note),
+            (READ_ONLY | READ_WRITE, Side::Server(_)) if region.0 == 0 => {
+                self.tx.lock().regions.put(note)
+            }
+            (NOT_OFFERED, Side::Client(_)) => {
+                *self.refused.lock() = Some(region);
+                Ok(())
+            }
+            _ => Err(Malformed("a note that this side does not expect")),
+        }
+    }
+
+    fn answer(self: &Arc<Self>, region: RegionId) {
+        let Side::Server(admission) = &self.side else { return };
+        let refusal = Note::short(NOT_OFFERED, region.0);
+        let granted = match self.is_closed() {
+            true => None,
+            false => admission.region(self.context, region),
+        };
+        let note = match granted {
+            None => refusal,
+            Some((memory, rights)) => {
+                let described = describe(&self.core.pd, region, &memory, rights);
+                described.unwrap_or_else(|error| {
+                    tracing::error!(%error, ?region, "a region cannot be offered over RDMA");
+                    refusal
+                })
+            }
+        };
+        // Counted as long as it is in flight.
+        self.tell(&note);
+    }
+}

@@ -1,0 +1,237 @@
+//! One end of a connection: posting, completing, ending.
+//!
+//! Locks: `tx`, and behind it nothing. The owner's `disconnect` is the only system call under it,
+//! and does not wait.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::ffi::flight::SendQueue;
+use super::ffi::qp::Qp;
+use super::frames::Assembly;
+use super::queue::{Core, Sink};
+use super::regions::Regions;
+use crate::endpoint::{Admission, AttachError, Caps, Endpoint, FabricKind};
+use crate::mem::{AccessError, Memory};
+use crate::work::{PostError, RegionId, RemoteAddr, WorkRequest};
+
+/// Whose end it is, and what it offers to the other.
+pub(crate) enum Side {
+    /// The regions that it grants.
+    Server(Arc<dyn Admission>),
+    /// Its staging memory, as region 0.
+    Client(Option<Arc<Memory>>),
+}
+
+pub(super) const OPEN: u8 = 0;
+/// It takes no more requests, and fails when those before have completed.
+pub(super) const DOOMED: u8 = 1;
+/// Its queue pair is in error; what is in flight is being flushed.
+pub(super) const ENDING: u8 = 2;
+/// Nothing more comes from it.
+pub(super) const ENDED: u8 = 3;
+
+/// One end of a connection, as the fabric holds it.
+pub(crate) struct Link {
+    pub(super) core: Arc<Core>,
+    /// Its place in the queue's table, and how often that was used before.
+    pub(super) tag: u32,
+    pub(super) qp_num: u32,
+    pub(super) context: u64,
+    pub(super) side: Side,
+    pub(super) state: AtomicU8,
+    pub(super) reason: OnceLock<String>,
+    /// The user has heard of it. Set by who polls.
+    pub(super) announced: AtomicBool,
+    pub(super) tx: Mutex<Tx>,
+    /// Used by who polls.
+    pub(super) rx: Mutex<Assembly>,
+    /// Questions of the peer that are not answered yet.
+    pub(super) asked: AtomicUsize,
+    /// Held by who asks for a region.
+    pub(super) asking: Mutex<()>,
+    pub(super) refused: Mutex<Option<RegionId>>,
+}
+
+pub(super) struct Tx {
+    pub(super) queue: SendQueue,
+    pub(super) regions: Regions,
+    /// When what is in flight must have been flushed.
+    pub(super) flush_by: Option<Instant>,
+    /// The oldest request when somebody last looked, and since when it is that one.
+    pub(super) progress: (u32, Option<Instant>),
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (context, qp) = (self.context, self.qp_num);
+        write!(f, "verbs endpoint {context} (queue pair {qp}, state {:?})", self.state)
+    }
+}
+
+impl Link {
+    pub(super) fn new(core: Arc<Core>, tag: u32, context: u64, side: Side, qp: Qp) -> Self {
+        let qp_num = qp.number();
+        let announced = AtomicBool::new(matches!(side, Side::Client(_)));
+        let queue = SendQueue::new(qp, tag, core.limits.send_depth / 4);
+        let regions = Regions::default();
+        let tx = Tx { queue, regions, flush_by: None, progress: (0, None) };
+        Self {
+            core,
+            tag,
+            qp_num,
+            context,
+            side,
+            state: AtomicU8::new(OPEN),
+            reason: OnceLock::new(),
+            announced,
+            tx: Mutex::new(tx),
+            rx: Mutex::default(),
+            asked: AtomicUsize::new(0),
+            asking: Mutex::new(()),
+            refused: Mutex::new(None),
+        }
+    }
+
+    /// The connection manager says that both sides are ready.
+    pub(crate) fn established(self: &Arc<Self>) {
+        if let Some(qp) = self.tx.lock().queue.qp()
+            && let Err(error) = qp.set_min_rnr_timer(self.core.limits.rnr_timer)
+        {
+            tracing::warn!(%error, "the retry timer for want of receive buffers keeps its default");
+        }
+        if let Side::Client(Some(staging)) = &self.side {
+            self.offer_staging(staging);
+        }
+    }
+
+    /// The connection manager says that the connection is over: the peer ended it, or the device
+    /// is going away.
+    pub(crate) fn disconnected(&self, reason: String) {
+        self.end(reason, false);
+    }
+
+    /// The user's handle. Dropping it ends the connection.
+    pub(crate) fn handle(self: &Arc<Self>) -> Arc<dyn Endpoint> {
+        Arc::new(Handle(Arc::clone(self)))
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Acquire) != OPEN
+    }
+
+    /// Looks whether the device still completes what it was given, and flushes in time. Returns
+    /// whether the endpoint has ended.
+    pub(super) fn check(&self, now: Instant, sink: &mut Sink<'_>) -> bool {
+        let mut tx = self.tx.lock();
+        if let Some(by) = tx.flush_by {
+            if now >= by && self.state.load(Ordering::Acquire) != ENDED {
+                self.force(&mut tx, sink);
+                return true;
+            }
+            return false;
+        }
+        let first = tx.queue.first();
+        if tx.queue.len() == 0 {
+            tx.progress = (first, None);
+            return false;
+        }
+        let timeout = self.core.limits.work_timeout;
+        match tx.progress {
+            (seen, Some(since)) if seen == first => {
+                if now.saturating_duration_since(since) > timeout {
+                    let reason =
+                        format!("the device did not complete a request within {timeout:?}");
+                    self.end_locked(&mut tx, reason, true);
+                }
+            }
+            _ => tx.progress = (first, Some(now)),
+        }
+        false
+    }
+
+    /// Begins the end. What is in flight is flushed, then `Disconnected` is delivered.
+    pub(super) fn end(&self, reason: String, tell_peer: bool) {
+        self.end_locked(&mut self.tx.lock(), reason, tell_peer);
+    }
+
+    pub(super) fn end_locked(&self, tx: &mut Tx, reason: String, tell_peer: bool) {
+        if tx.flush_by.is_some() || self.state.load(Ordering::Acquire) == ENDED {
+            return;
+        }
+        let _first_reason_stays = self.reason.set(reason);
+        self.state.store(ENDING, Ordering::Release);
+        let before = tx.queue.len();
+        let now = Instant::now();
+        match tx.queue.end() {
+            Ok(()) => tx.flush_by = Some(now + self.core.limits.flush_timeout),
+            Err(error) => {
+                tracing::warn!(%error, "a queue pair cannot be flushed: it is destroyed at once");
+                tx.flush_by = Some(now);
+            }
+        }
+        // The marker: there was room left for it.
+        self.core.took(tx.queue.len() - before);
+        if tell_peer && let Some(qp) = tx.queue.qp() {
+            qp.owner().disconnect();
+        }
+        self.core.look();
+    }
+}
+
+/// The user's end of it.
+struct Handle(Arc<Link>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Endpoint for Handle {
+    fn caps(&self) -> Caps {
+        let limits = &self.0.core.limits;
+        Caps {
+            kind: FabricKind::Verbs,
+            one_sided: true,
+            reads_now: false,
+            max_message_bytes: limits.max_message_bytes,
+            send_depth: limits.send_depth,
+        }
+    }
+
+    fn post(&self, chain: &mut VecDeque<WorkRequest>) -> Result<(), PostError> {
+        self.0.post(chain)
+    }
+
+    fn attach(&self, region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {
+        self.0.attach(region)
+    }
+
+    fn read_now(&self, _: RemoteAddr, _: &mut [u64]) -> Option<Result<(), AccessError>> {
+        None
+    }
+
+    fn read_bytes_now(&self, _: RemoteAddr, _: &mut [u8]) -> Option<Result<(), AccessError>> {
+        None
+    }
+
+    fn close(&self) {
+        self.0.end("closed by this side".to_owned(), true);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}

@@ -1,0 +1,352 @@
+//! What is posted on a queue pair and not completed: it owns the buffers until then.
+//!
+//! An RC queue pair completes in order, so a completion stands for all that was posted before it
+//! and only the last of a chain is signalled to the device. After the first failure each request
+//! has a completion of its own, and whoever is behind it was flushed.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::cq::Wc;
+use super::error::VerbsError;
+use super::qp::Qp;
+use super::sys;
+use crate::buffer::Buffer;
+use crate::mem::AccessError;
+use crate::work::RegionId;
+
+/// A place in a peer's memory, as its device knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+}
+
+/// What the device is told to do with (a piece of) a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Read(Target),
+    Write(Target),
+    CompareSwap { at: Target, expected: u64, new: u64 },
+    FetchAdd { at: Target, add: u64 },
+    Send { immediate: u32 },
+}
+
+/// What the poster hears of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read(RegionId),
+    Write(RegionId),
+    /// The word that was there is in the buffer.
+    Atomic(RegionId),
+    Send,
+    /// Of the fabric itself: nobody hears of it.
+    Internal,
+    /// All of a request but its last piece.
+    Piece,
+    /// Never given to the device: it fails in its turn.
+    Refused(AccessError),
+    /// The last of all: everything before it was flushed.
+    Marker,
+}
+
+/// A request and what it owns.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) signaled: bool,
+    pub(crate) kind: Kind,
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// How an entry ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Done,
+    /// The first failure, with the device's status.
+    Failed(u32),
+    /// The first failure, found before the device was asked.
+    Refused(AccessError),
+    Flushed,
+}
+
+/// The send side of a queue pair.
+pub(crate) struct SendQueue {
+    qp: Option<Qp>,
+    /// Upper half of each `wr_id`.
+    tag: u64,
+    ring: VecDeque<Entry>,
+    /// Number of the ring's front.
+    first: u32,
+    /// Staged and not posted: requests, with the element of each.
+    requests: Vec<sys::ibv_send_wr>,
+    elements: Vec<sys::ibv_sge>,
+    /// Posted since the last that the device was told to signal.
+    quiet: usize,
+    /// At least one of so many is signalled.
+    interval: usize,
+    /// The first failure was seen.
+    failed: bool,
+    /// It was a piece's: for the request that it belongs to.
+    owed: Option<u32>,
+}
+
+// SAFETY: the pointers in `requests` are only valid, and only used, within one call.
+unsafe impl Send for SendQueue {}
+
+impl SendQueue {
+    /// `tag` is the upper half of each `wr_id`, its top bit clear; of `interval` requests at least
+    /// one is signalled.
+    pub(crate) fn new(qp: Qp, tag: u32, interval: usize) -> Self {
+        Self {
+            qp: Some(qp),
+            tag: u64::from(tag & (u32::MAX >> 1)) << 32,
+            ring: VecDeque::new(),
+            first: 0,
+            requests: Vec::new(),
+            elements: Vec::new(),
+            quiet: 0,
+            interval: interval.max(1),
+            failed: false,
+            owed: None,
+        }
+    }
+
+    /// The queue pair, until it is destroyed.
+    pub(crate) fn qp(&self) -> Option<&Qp> {
+        self.qp.as_ref()
+    }
+
+    /// Requests in flight or staged.
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Number of the oldest request: it changes as long as the device completes anything.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// Whether the oldest request is one that the device was never given.
+    pub(crate) fn is_refused_next(&self) -> bool {
+        matches!(self.ring.front(), Some(Entry { kind: Kind::Refused(_), .. }))
+    }
+
+    /// Stages a request: one verb for each piece of its buffer, in order. `lkey` names the buffer
+    /// in the queue pair's domain. Returns the entry if a piece is outside the buffer.
+    pub(crate) fn stage(
+        &mut self,
+        entry: Entry,
+        lkey: u32,
+        pieces: impl IntoIterator<Item = (Verb, Range<usize>)>,
+    ) -> Result<(), Entry> {
+        let (addr, len_bytes) = match &entry.buffer {
+            Some(buffer) => (buffer.addr(), buffer.capacity_bytes()),
+            None => (0, 0),
+        };
+        let mut staged = 0;
+        for (verb, range) in pieces {
+            if range.start > range.end || range.end > len_bytes {
+                self.unstage(staged);
+                return Err(entry);
+            }
+            if staged > 0 {
+                let piece = Entry { id: 0, signaled: false, kind: Kind::Piece, buffer: None };
+                self.ring.push_back(piece);
+            }
+            staged += 1;
+            let length = range.len() as u32;
+            self.elements.push(sys::ibv_sge { addr: addr + range.start as u64, length, lkey });
+            // Its number is given below, when the ring has its entry.
+            let number = self.ring.len();
+            self.requests.push(self.request(verb, length, number));
+        }
+        if staged > 0 {
+            self.ring.push_back(entry);
+        }
+        Ok(())
+    }
+
+    fn unstage(&mut self, staged: usize) {
+        self.requests.truncate(self.requests.len() - staged);
+        self.elements.truncate(self.elements.len() - staged);
+        self.ring.truncate(self.ring.len() - staged.saturating_sub(1));
+    }
+
+    /// A request for the ring's entry `place`, not yet linked to its element and the next.
+    fn request(&self, verb: Verb, len_bytes: u32, place: usize) -> sys::ibv_send_wr {
+        // SAFETY: it is plain data, for which zero is a value.
+        let mut request: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.wr_id = self.tag | u64::from(self.first.wrapping_add(place as u32));
+        request.num_sge = i32::from(len_bytes > 0);
+        match verb {
+            Verb::Read(at) => {
+                request.opcode = sys::IBV_WR_RDMA_READ;
+                request.wr.rdma = rdma(at);
+            }
+            Verb::Write(at) => {
+                request.opcode = sys::IBV_WR_RDMA_WRITE;
+                request.wr.rdma = rdma(at);
+            }
+            Verb::CompareSwap { at, expected, new } => {
+                request.opcode = sys::IBV_WR_ATOMIC_CMP_AND_SWP;
+                request.wr.atomic = atomic(at, expected, new);
+            }
+            Verb::FetchAdd { at, add } => {
+                request.opcode = sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                request.wr.atomic = atomic(at, add, 0);
+            }
+            Verb::Send { immediate } => {
+                request.opcode = sys::IBV_WR_SEND_WITH_IMM;
+                request.__bindgen_anon_1.imm_data = immediate.to_be();
+                let inline = self.qp.as_ref().map_or(0, Qp::inline_bytes);
+                if len_bytes as usize <= inline {
+                    request.send_flags |= sys::IBV_SEND_INLINE;
+                }
+            }
+        }
+        request
+    }
+
+    /// Gives all that is staged to the device, with one doorbell.
+    ///
+    /// # Errors
+    /// When the device does not take all of it: it is broken. What it did not take stays in
+    /// flight until [`Self::destroy`].
+    pub(crate) fn commit(&mut self) -> Result<(), VerbsError> {
+        let count = self.requests.len();
+        if count == 0 {
+            return Ok(());
+        }
+        for (number, request) in self.requests.iter_mut().enumerate() {
+            self.quiet += 1;
+            if self.quiet >= self.interval || number + 1 == count {
+                request.send_flags |= sys::IBV_SEND_SIGNALED;
+                self.quiet = 0;
+            }
+        }
+        let mut first = std::ptr::null_mut();
+        for (request, element) in self.requests.iter_mut().zip(&mut self.elements).rev() {
+            request.next = first;
+            request.sg_list = element;
+            first = request;
+        }
+        let mut bad: *mut sys::ibv_send_wr = std::ptr::null_mut();
+        let code = match &self.qp {
+            // SAFETY: the queue pair is valid; the list is linked through `requests` and
+            // `elements`, which nobody touches before the call returns; the ring owns the buffers
+            // until their completion or the queue pair's end.
+            Some(qp) => unsafe { sys::post_send(qp.as_ptr(), first, &raw mut bad) },
+            None => rustix::io::Errno::NOTCONN.raw_os_error(),
+        };
+        self.requests.clear();
+        self.elements.clear();
+        if code == 0 { Ok(()) } else { Err(VerbsError::code("ibv_post_send", code)) }
+    }
+
+    /// Adds a request that the device is not given; it fails when all before it have completed.
+    /// What is staged must have been committed.
+    pub(crate) fn refuse(&mut self, entry: Entry) {
+        debug_assert!(self.requests.is_empty(), "commit first");
+        self.ring.push_back(entry);
+    }
+
+    /// Moves the queue pair to its error state and posts the marker: when it completes, nothing
+    /// is in flight.
+    ///
+    /// # Errors
+    /// When the device refuses: only [`Self::destroy`] is left.
+    pub(crate) fn end(&mut self) -> Result<(), VerbsError> {
+        self.commit()?;
+        let Some(qp) = &self.qp else { return Ok(()) };
+        qp.to_error()?;
+        let nowhere = Target { addr: 0, rkey: 0 };
+        let number = self.ring.len();
+        let mut marker = self.request(Verb::Write(nowhere), 0, number);
+        marker.send_flags |= sys::IBV_SEND_SIGNALED;
+        self.ring.push_back(Entry { id: 0, signaled: false, kind: Kind::Marker, buffer: None });
+        self.elements.push(sys::ibv_sge { addr: 0, length: 0, lkey: 0 });
+        self.requests.push(marker);
+        self.commit()
+    }
+
+    /// Takes what a completion stands for out of the ring, in order.
+    pub(crate) fn complete(&mut self, wc: &Wc, mut each: impl FnMut(Entry, Fate)) {
+        let count = (wc.wr_id() as u32).wrapping_sub(self.first) as usize;
+        if count >= self.ring.len() {
+            return;
+        }
+        for number in 0..=count {
+            let Some(entry) = self.ring.pop_front() else { return };
+            self.first = self.first.wrapping_add(1);
+            let status = if number == count { wc.status() } else { sys::IBV_WC_SUCCESS };
+            if let Some(fate) = self.fate(&entry, status) {
+                each(entry, fate);
+            }
+        }
+    }
+
+    /// `None` for pieces, which have no fate of their own.
+    fn fate(&mut self, entry: &Entry, status: u32) -> Option<Fate> {
+        if entry.kind == Kind::Piece {
+            if status != sys::IBV_WC_SUCCESS && !self.failed {
+                (self.failed, self.owed) = (true, Some(status));
+            }
+            return None;
+        }
+        if let Some(status) = self.owed.take() {
+            return Some(first_failure(status));
+        }
+        if self.failed {
+            return Some(Fate::Flushed);
+        }
+        if let Kind::Refused(error) = entry.kind {
+            self.failed = true;
+            return Some(Fate::Refused(error));
+        }
+        if status == sys::IBV_WC_SUCCESS {
+            return Some(Fate::Done);
+        }
+        self.failed = true;
+        Some(first_failure(status))
+    }
+
+    /// Destroys the queue pair and then takes everything out of the ring: flushed, but for what
+    /// was refused.
+    pub(crate) fn destroy(&mut self, mut each: impl FnMut(Entry, Fate)) {
+        // From here on the device touches no buffer.
+        self.qp = None;
+        while let Some(entry) = self.ring.pop_front() {
+            self.first = self.first.wrapping_add(1);
+            let status = sys::IBV_WC_WR_FLUSH_ERR;
+            if let Some(fate) = self.fate(&entry, status) {
+                each(entry, fate);
+            }
+        }
+    }
+
+    /// The queue pair, to be destroyed elsewhere, if nothing is in flight.
+    pub(crate) fn take_idle_qp(&mut self) -> Option<Qp> {
+        if self.ring.is_empty() { self.qp.take() } else { None }
+    }
+}
+
+fn first_failure(status: u32) -> Fate {
+    if status == sys::IBV_WC_WR_FLUSH_ERR { Fate::Flushed } else { Fate::Failed(status) }
+}
+
+fn rdma(at: Target) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+    sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: at.addr, rkey: at.rkey }
+}
+
+fn atomic(at: Target, compare_add: u64, swap: u64) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+    let (remote_addr, rkey) = (at.addr, at.rkey);
+    sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey }
+}
+
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        // The queue pair first, then the buffers.
+        self.destroy(|_, _| ());
+    }
+}

@@ -1,0 +1,53 @@
+//! What devices name memory by: registrations, made once and kept beside the memory.
+
+use std::sync::Arc;
+
+use super::error::VerbsError;
+use super::flight::Target;
+use super::pd::{Access, Mr, Pd};
+use crate::buffer::Buffer;
+use crate::mem::Memory;
+use crate::registrations::Span;
+
+/// A chunk of buffers, for this side's requests.
+struct Ours(Mr<()>);
+/// A region that peers may only READ.
+struct Readable(Mr<()>);
+/// A region for everything.
+struct Writable(Mr<()>);
+
+/// What requests in this domain name a buffer by; 0 for one without bytes.
+///
+/// # Errors
+/// When it cannot be registered: most often the limit on locked memory.
+#[inline]
+pub(crate) fn lkey(pd: &Arc<Pd>, buffer: &Buffer) -> Result<u32, VerbsError> {
+    let make = |span: Span| {
+        // SAFETY: the chunk drops its registrations before it is unmapped. Its blocks are
+        // referred to only through their buffers, which a posted request owns.
+        let mr = unsafe { Mr::new(pd, span.addr, span.len_bytes, Access::Local, ()) };
+        mr.map(Ours)
+    };
+    Ok(buffer.registered(pd.key(), make)?.map_or(0, |ours| ours.0.lkey()))
+}
+
+/// What peers name memory by.
+///
+/// # Errors
+/// When it cannot be registered: most often the limit on locked memory.
+pub(crate) fn target(
+    pd: &Arc<Pd>,
+    memory: &Memory,
+    access: Access,
+) -> Result<Target, VerbsError> {
+    let make = |span: Span| {
+        // SAFETY: the memory drops its registrations before it is unmapped, and nobody makes
+        // references into it but to atomics.
+        unsafe { Mr::new(pd, span.addr, span.len_bytes, access, ()) }
+    };
+    let mr = match access {
+        Access::RemoteAll => &memory.registered(pd.key(), |span| make(span).map(Writable))?.0,
+        _ => &memory.registered(pd.key(), |span| make(span).map(Readable))?.0,
+    };
+    Ok(Target { addr: mr.addr(), rkey: mr.rkey() })
+}
