@@ -46,148 +46,88 @@ impl Link {
     }
 
     fn stage(&self, tx: &mut Tx, request: WorkRequest) -> Result<(), NotStaged> {
-        let depth = self.core.limits.send_depth;
+        let limits = &self.core.limits;
         if self.state.load(Ordering::Acquire) != OPEN {
             return Err(NotStaged::Back(request, PostError::Closed));
         }
-        if tx.queue.len() >= depth {
+        let (count, scratch) = match &request.op {
+            Opcode::Send { message } if message.len() > limits.max_message_bytes => {
+                let (len_bytes, max_bytes) = (message.len(), limits.max_message_bytes);
+                let error = PostError::TooLong { len_bytes, max_bytes };
+                return Err(NotStaged::Back(request, error));
+            }
+            Opcode::Send { message } => (message.len().div_ceil(limits.receive_bytes), None),
+            Opcode::Read { into: buffer, .. } | Opcode::Write { from: buffer, .. } => {
+                (buffer.len().div_ceil(self.core.transfer_bytes), None)
+            }
+            Opcode::CompareSwap { .. } | Opcode::FetchAdd { .. } => {
+                (1, Some(self.core.pool.get(8)))
+            }
+        };
+        let count = count.max(1);
+        let fits = tx.queue.len() + count <= limits.send_depth;
+        if !fits || !self.core.take(count) {
             return Err(NotStaged::Back(request, PostError::Full));
         }
-        let scratch = match &request.op {
-            Opcode::CompareSwap { .. } | Opcode::FetchAdd { .. } => Some(self.core.pool.get(8)),
-            _ => None,
-        };
         let buffer = buffer_of(&request.op).or(scratch.as_ref());
-        let lkey = match buffer.map_or(Ok(0), |buffer| self.core.lkey(buffer)) {
-            Ok(lkey) => lkey,
+        match buffer.map_or(Ok(0), |buffer| self.core.lkey(buffer)) {
+            Ok(lkey) => self.give(tx, request, scratch, lkey, count),
             Err(error) => {
+                self.core.freed(count);
                 self.end_locked(tx, error.to_string(), true);
-                return Err(NotStaged::Back(request, PostError::Closed));
-            }
-        };
-        let WorkRequest { id, signaled, op } = request;
-        let back = |op, error| Err(NotStaged::Back(WorkRequest { id, signaled, op }, error));
-        match op {
-            Opcode::Send { message } => {
-                let (len_bytes, max_bytes) = (message.len(), self.core.limits.max_message_bytes);
-                if len_bytes > max_bytes {
-                    let error = PostError::TooLong { len_bytes, max_bytes };
-                    return back(Opcode::Send { message }, error);
-                }
-                let piece_bytes = self.core.limits.receive_bytes;
-                let count = len_bytes.div_ceil(piece_bytes).max(1);
-                if !self.room(tx, count) {
-                    return back(Opcode::Send { message }, PostError::Full);
-                }
-                let entry = Entry { id, signaled, kind: Kind::Send, buffer: Some(message) };
-                let sends = pieces(len_bytes, piece_bytes);
-                let sends = sends.map(|(immediate, range)| (Verb::Send { immediate }, range));
-                self.give(tx, entry, lkey, sends);
-                Ok(())
-            }
-            Opcode::Read { remote, into } => {
-                let count = self.transfers(into.len());
-                if !self.room(tx, count) {
-                    return back(Opcode::Read { remote, into }, PostError::Full);
-                }
-                let target = tx.regions.target(remote, into.len(), Use::Read);
-                let (len_bytes, buffer) = (into.len(), Some(into));
-                let entry = Entry { id, signaled, kind: Kind::Read(remote.region), buffer };
-                let verb = |target| Verb::Read(target);
-                self.transfer(tx, entry, lkey, target, len_bytes, verb)
-            }
-            Opcode::Write { remote, from } => {
-                let count = self.transfers(from.len());
-                if !self.room(tx, count) {
-                    return back(Opcode::Write { remote, from }, PostError::Full);
-                }
-                let target = tx.regions.target(remote, from.len(), Use::Write);
-                let (len_bytes, buffer) = (from.len(), Some(from));
-                let entry = Entry { id, signaled, kind: Kind::Write(remote.region), buffer };
-                let verb = |target| Verb::Write(target);
-                self.transfer(tx, entry, lkey, target, len_bytes, verb)
-            }
-            Opcode::CompareSwap { remote, expected, new } => {
-                if !self.room(tx, 1) {
-                    let op = Opcode::CompareSwap { remote, expected, new };
-                    return back(op, PostError::Full);
-                }
-                let target = tx.regions.target(remote, 8, Use::Atomic);
-                let entry =
-                    Entry { id, signaled, kind: Kind::Atomic(remote.region), buffer: scratch };
-                self.transfer(tx, entry, lkey, target, 8, |at| Verb::CompareSwap {
-                    at,
-                    expected,
-                    new,
-                })
-            }
-            Opcode::FetchAdd { remote, add } => {
-                if !self.room(tx, 1) {
-                    return back(Opcode::FetchAdd { remote, add }, PostError::Full);
-                }
-                let target = tx.regions.target(remote, 8, Use::Atomic);
-                let entry =
-                    Entry { id, signaled, kind: Kind::Atomic(remote.region), buffer: scratch };
-                self.transfer(tx, entry, lkey, target, 8, |at| Verb::FetchAdd { at, add })
+                Err(NotStaged::Back(request, PostError::Closed))
             }
         }
     }
 
-    /// Requests that a READ or WRITE of so many bytes is made of.
-    fn transfers(&self, len_bytes: usize) -> usize {
-        len_bytes.div_ceil(self.core.transfer_bytes).max(1)
-    }
-
-    /// Takes room for `count` requests, if there is any; a request of more than all of the queue
-    /// gets it when the queue is empty.
-    fn room(&self, tx: &Tx, count: usize) -> bool {
-        let len = tx.queue.len();
-        let fits = len + count <= self.core.limits.send_depth;
-        fits && self.core.take(count)
-    }
-
-    fn transfer(
-        &self,
-        tx: &mut Tx,
-        mut entry: Entry,
-        lkey: u32,
-        target: Result<Target, AccessError>,
-        len_bytes: usize,
-        verb: impl Fn(Target) -> Verb,
-    ) -> Result<(), NotStaged> {
-        let most = self.core.transfer_bytes;
-        let count = self.transfers(len_bytes);
-        match target {
-            Ok(Target { addr, rkey }) => {
-                let pieces = (0..count).map(|number| {
-                    let start = number * most;
-                    let target = Target { addr: addr + start as u64, rkey };
-                    (verb(target), start..len_bytes.min(start + most))
-                });
-                self.give(tx, entry, lkey, pieces);
-                Ok(())
-            }
-            Err(error) => {
-                self.core.freed(count - 1);
-                if matches!(entry.kind, Kind::Atomic(_)) {
-                    entry.buffer = None;
-                }
-                entry.kind = Kind::Refused(error);
-                Err(NotStaged::Refused(entry))
-            }
-        }
-    }
-
-    /// Stages an entry for which there is room.
+    /// Stages a request for which there is room.
     fn give(
         &self,
         tx: &mut Tx,
-        entry: Entry,
+        request: WorkRequest,
+        scratch: Option<Buffer>,
         lkey: u32,
-        pieces: impl Iterator<Item = (Verb, Range<usize>)>,
-    ) {
-        let staged = tx.queue.stage(entry, lkey, pieces);
-        debug_assert!(staged.is_ok(), "pieces are cut to fit their buffer");
+        count: usize,
+    ) -> Result<(), NotStaged> {
+        let WorkRequest { id, signaled, op } = request;
+        let entry = |kind, buffer| Entry { id, signaled, kind, buffer };
+        let (at, usage, entry, verb) = match op {
+            Opcode::Send { message } => {
+                let pieces = pieces(message.len(), self.core.limits.receive_bytes)
+                    .map(|(immediate, range)| (Verb::Send { immediate }, range));
+                stage(tx, entry(Kind::Send, Some(message)), lkey, pieces);
+                return Ok(());
+            }
+            Opcode::Read { remote, into } => {
+                let entry = entry(Kind::Read(remote.region), Some(into));
+                (remote, Use::Read, entry, Transfer::Read)
+            }
+            Opcode::Write { remote, from } => {
+                let entry = entry(Kind::Write(remote.region), Some(from));
+                (remote, Use::Write, entry, Transfer::Write)
+            }
+            Opcode::CompareSwap { remote, expected, new } => {
+                let entry = entry(Kind::Atomic(remote.region), scratch);
+                (remote, Use::Atomic, entry, Transfer::CompareSwap { expected, new })
+            }
+            Opcode::FetchAdd { remote, add } => {
+                let entry = entry(Kind::Atomic(remote.region), scratch);
+                (remote, Use::Atomic, entry, Transfer::FetchAdd { add })
+            }
+        };
+        let len_bytes = entry.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        match tx.regions.target(at, len_bytes, usage) {
+            Ok(target) => {
+                let most = self.core.transfer_bytes;
+                stage(tx, entry, lkey, transfers(verb, target, len_bytes, most));
+                Ok(())
+            }
+            Err(error) => {
+                // It takes one place, however many requests it would have been.
+                self.core.freed(count - 1);
+                Err(NotStaged::Refused(refused(entry, error)))
+            }
+        }
     }
 
     /// Takes a request that must not be posted: what is before it is done, it fails, and the
@@ -285,6 +225,49 @@ impl Link {
 struct Seen {
     failure: Option<u32>,
     marker: bool,
+}
+
+/// A one-sided operation, without its place.
+#[derive(Clone, Copy)]
+enum Transfer {
+    Read,
+    Write,
+    CompareSwap { expected: u64, new: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// One request for each `most` bytes: devices have a longest transfer.
+fn transfers(
+    transfer: Transfer,
+    target: Target,
+    len_bytes: usize,
+    most: usize,
+) -> impl Iterator<Item = (Verb, Range<usize>)> {
+    (0..len_bytes.div_ceil(most).max(1)).map(move |number| {
+        let start = number * most;
+        let at = Target { addr: target.addr + start as u64, rkey: target.rkey };
+        let verb = match transfer {
+            Transfer::Read => Verb::Read(at),
+            Transfer::Write => Verb::Write(at),
+            Transfer::CompareSwap { expected, new } => Verb::CompareSwap { at, expected, new },
+            Transfer::FetchAdd { add } => Verb::FetchAdd { at, add },
+        };
+        (verb, start..len_bytes.min(start + most))
+    })
+}
+
+fn stage(tx: &mut Tx, entry: Entry, lkey: u32, pieces: impl Iterator<Item = (Verb, Range<usize>)>) {
+    let staged = tx.queue.stage(entry, lkey, pieces);
+    debug_assert!(staged.is_ok(), "pieces are cut to fit their buffer");
+}
+
+/// A request that fails in its turn. The caller has never seen the buffer of an atomic.
+fn refused(mut entry: Entry, error: AccessError) -> Entry {
+    if let Kind::Atomic(_) = entry.kind {
+        entry.buffer = None;
+    }
+    entry.kind = Kind::Refused(error);
+    entry
 }
 
 /// What the caller lends for it.
