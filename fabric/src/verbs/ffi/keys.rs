@@ -35,11 +35,7 @@ pub(crate) fn lkey(pd: &Arc<Pd>, buffer: &Buffer) -> Result<u32, VerbsError> {
 ///
 /// # Errors
 /// When it cannot be registered: most often the limit on locked memory.
-pub(crate) fn target(
-    pd: &Arc<Pd>,
-    memory: &Memory,
-    access: Access,
-) -> Result<Target, VerbsError> {
+pub(crate) fn target(pd: &Arc<Pd>, memory: &Memory, access: Access) -> Result<Target, VerbsError> {
     let make = |span: Span| {
         // SAFETY: the memory drops its registrations before it is unmapped, and nobody makes
         // references into it but to atomics.

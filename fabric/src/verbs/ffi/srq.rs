@@ -92,11 +92,7 @@ impl Srq {
             let Some(free) = posted.get_mut(place).filter(|place| place.is_none()) else {
                 continue;
             };
-            elements.push(sys::ibv_sge {
-                addr: buffer.addr(),
-                length: buffer.len() as u32,
-                lkey,
-            });
+            elements.push(sys::ibv_sge { addr: buffer.addr(), length: buffer.len() as u32, lkey });
             let wr_id = place as u64 | RECEIVE;
             let (next, sg_list) = (std::ptr::null_mut(), std::ptr::null_mut());
             requests.push(sys::ibv_recv_wr { wr_id, next, sg_list, num_sge: 1 });
