@@ -22,7 +22,7 @@ pub const LARGE_VALUE_BYTES: usize = 16 << 10;
 pub const REGION_BYTES: usize = 64 << 20;
 /// Regions of one server life: 1 TiB of full regions.
 pub const REGIONS_MAX: usize = 16_384;
-/// Length of a log segment.
+/// Longest log segment; the server's begin shorter and grow to this.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 /// Tables at one time, and in the catalog.
 pub const TABLES_MAX: usize = 1_024;

@@ -47,6 +47,29 @@ fn dead_segments_are_reused_at_once() {
 }
 
 #[test]
+fn segments_grow_as_they_fill_and_long_entries_lie_side_by_side() {
+    let (engine, _) = engine(EngineConfig { memory_bytes: 64 << 20, ..EngineConfig::default() });
+    let table = table(&engine, TableOptions::default());
+    let log_bytes = || engine.memory_status().log_bytes;
+    for n in 0..40_000_u32 {
+        table.put(&key(n), &[n as u8; 100], Expect::Any, Ttl::Never, n).expect("put");
+        let status = engine.memory_status();
+        assert!(status.log_free_bytes <= 128 << 10, "{status:?}");
+    }
+    let before = log_bytes();
+    for n in 0..50_u32 {
+        let value = [n as u8; 200 << 10];
+        table.put(&key(n), &value, Expect::Any, Ttl::Never, n).expect("put");
+    }
+    let taken = log_bytes() - before;
+    assert!(taken <= 11 << 20, "50 values of 200 KiB took {taken} bytes");
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    (0..50_u32).for_each(|n| assert_eq!(reader.value(&key(n)), [n as u8; 200 << 10]));
+    (0..40_000_u32).for_each(|n| assert!(table.delete(&key(n), Expect::Any).expect("delete")));
+    assert!(log_bytes() <= 1 << 20, "{} bytes of log without a key", log_bytes());
+}
+
+#[test]
 fn addresses_recur() {
     let (engine, _) = engine(small(1 << 20));
     let table = table(&engine, TableOptions::default());

@@ -1,6 +1,7 @@
 //! Every figure of docs/BENCHMARKS.md in one run: `benches/run.sh`. Prints the tables to stdout and
 //! what it is doing to stderr. Contestants take turns; medians of rounds; fixed seeds.
 //!
+//! `cargo bench -p onesided-bench --bench ratios -- memory` measures one part: gets, puts, cpu, memory.
 //! `ONESIDED_BENCH_KEYS`, `ONESIDED_BENCH_ROUNDS`, `ONESIDED_BENCH_IDLE_S` make it shorter.
 
 #[path = "../common/mod.rs"]
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use common::redis::RedisServer;
+use common::store::Store;
 use report::Report;
 
 /// How long one contestant runs before the next one's turn.
@@ -43,13 +45,37 @@ fn main() -> Result<()> {
         report.not_measured("Redis", &why);
     }
     let redis = redis.ok();
-    let store = gets::measure(&mut report, pairs, redis.as_ref())?;
-    puts::measure(&mut report, &store, pairs, redis.as_ref())?;
-    cpu::measure(&mut report, &store, pairs)?;
-    drop((store, redis));
-    memory::measure(&mut report, pairs)?;
+    if ["gets", "puts", "cpu"].into_iter().any(wanted) {
+        with_store(&mut report, pairs, redis.as_ref())?;
+    }
+    drop(redis);
+    if wanted("memory") {
+        memory::measure(&mut report, pairs)?;
+    }
     report.print(&machine(&load_before));
     Ok(())
+}
+
+/// What is measured on a server that holds all pairs.
+fn with_store(report: &mut Report, pairs: u64, redis: Option<&RedisServer>) -> Result<()> {
+    let store = match wanted("gets") {
+        true => gets::measure(report, pairs, redis)?,
+        false => Store::filled(pairs)?,
+    };
+    if wanted("puts") {
+        puts::measure(report, &store, pairs, redis)?;
+    }
+    if wanted("cpu") {
+        cpu::measure(report, &store, pairs)?;
+    }
+    Ok(())
+}
+
+/// Whether a part is to be measured: it was named, or none was.
+fn wanted(part: &str) -> bool {
+    let parts: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    parts.is_empty() || parts.iter().any(|named| named == part)
 }
 
 /// Which machine it was, and what else it did.

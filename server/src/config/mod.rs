@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub staging_loads: bool,
     /// Length of a region; for tests.
     pub region_bytes: usize,
-    /// Length of a log segment; for tests.
+    /// Longest log segment; for tests.
     pub segment_bytes: usize,
     /// Load at which an index segment splits, in percent; for tests.
     pub split_load_percent: u8,
@@ -86,7 +86,7 @@ impl Default for ServerConfig {
             staging_loads: true,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
-            split_load_percent: 75,
+            split_load_percent: 78,
             seed: None,
         }
     }

@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use super::memory::{Account, Pool, Use};
 
-/// Appends to one segment at a time. A sealed segment whose entries are all dead is free at once.
+/// Appends to one segment at a time, which begins with one block and grows as it fills, as long
+/// as the memory behind it is free. A sealed segment whose entries are all dead is free at once.
 #[derive(Default)]
 pub(super) struct Log {
     active: Mutex<Option<Active>>,
@@ -14,6 +15,7 @@ pub(super) struct Log {
 
 struct Active {
     segment: LogAddr,
+    len_bytes: usize,
     used_bytes: usize,
 }
 
@@ -27,25 +29,21 @@ impl Log {
         owner: u32,
         len_bytes: usize,
     ) -> Result<LogAddr, RpcError> {
-        let block_bytes = pool.block_bytes();
-        if len_bytes > block_bytes {
+        if len_bytes > pool.segment_bytes() {
             let addr = take(pool, account, owner, len_bytes)?;
             pool.add_live(addr, len_bytes);
             return Ok(addr);
         }
         let mut active = self.active.lock();
-        if let Some(active) = &mut *active {
-            let fits = active.used_bytes + len_bytes <= block_bytes;
-            if !fits && pool.is_all_dead(active.segment) {
-                active.used_bytes = 0;
-            }
-            if fits || active.used_bytes == 0 {
-                return Ok(active.append(pool, len_bytes));
-            }
+        if let Some(active) = &mut *active
+            && active.make_room(pool, account, len_bytes)
+        {
+            return Ok(active.append(pool, len_bytes));
         }
-        let segment = take(pool, account, owner, block_bytes)?;
+        let segment = take(pool, account, owner, len_bytes)?;
         pool.activate(segment);
-        let mut fresh = Active { segment, used_bytes: 0 };
+        let segment_bytes = len_bytes.next_multiple_of(pool.block_bytes());
+        let mut fresh = Active { segment, len_bytes: segment_bytes, used_bytes: 0 };
         let addr = fresh.append(pool, len_bytes);
         if let Some(full) = active.replace(fresh) {
             account.give(pool.seal(full.segment));
@@ -67,12 +65,34 @@ impl Log {
     }
 
     /// Bytes of the active segment that nothing was put in yet.
-    pub(super) fn rest_bytes(&self, pool: &Pool) -> usize {
-        self.active.lock().as_ref().map_or(0, |active| pool.block_bytes() - active.used_bytes)
+    pub(super) fn rest_bytes(&self) -> usize {
+        self.active.lock().as_ref().map_or(0, |active| active.len_bytes - active.used_bytes)
     }
 }
 
 impl Active {
+    /// Whether an entry fits: behind the others, from the start if all are dead, or by more
+    /// blocks.
+    fn make_room(&mut self, pool: &Pool, account: &Account, len_bytes: usize) -> bool {
+        if self.used_bytes + len_bytes > self.len_bytes && pool.is_all_dead(self.segment) {
+            self.used_bytes = 0;
+        }
+        let needed_bytes = (self.used_bytes + len_bytes).next_multiple_of(pool.block_bytes());
+        let Some(more_bytes) = needed_bytes.checked_sub(self.len_bytes).filter(|&more| more > 0)
+        else {
+            return true;
+        };
+        if needed_bytes > pool.segment_bytes() || account.take(more_bytes).is_err() {
+            return false;
+        }
+        let longer = pool.extend(self.segment, self.len_bytes, more_bytes);
+        match longer {
+            true => self.len_bytes = needed_bytes,
+            false => account.give(more_bytes),
+        }
+        longer
+    }
+
     fn append(&mut self, pool: &Pool, len_bytes: usize) -> LogAddr {
         let offset = self.segment.offset_bytes() + self.used_bytes;
         let addr = LogAddr::new(self.segment.region(), offset);

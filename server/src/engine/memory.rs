@@ -1,10 +1,11 @@
 //! Regions and the blocks they are divided into.
 //!
-//! Regions are made on demand, up to the configured amount, and stay. A block has the length of
-//! a log segment and belongs to one table's log, or to the index ([`super::meta`]). Free blocks
-//! are reused last in, first out: their lines are still in the cache.
+//! Regions are made on demand, up to the configured amount, and stay. A block is an eighth of the
+//! longest log segment and belongs to one table's log, or to the index ([`super::meta`]). Of the
+//! free blocks the first is taken: what was in use before is used again before fresh memory is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -23,6 +24,9 @@ use super::{EngineConfig, EngineError, MakeMemory};
 const ACTIVE: u32 = 1 << 31;
 /// Shortest block: what lines and directories are aligned to.
 const BLOCK_MIN_BYTES: usize = 1 << 10;
+/// Blocks of the longest log segment: what a table's log has taken and not filled is at most a
+/// block, while long entries still find most of a segment to lie in side by side.
+const SEGMENT_BLOCKS: usize = 8;
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +47,7 @@ struct Block {
     live: AtomicU32,
     /// A [`Use`].
     used_for: AtomicU32,
-    /// Blocks of the run that begins here.
+    /// Blocks of the run that begins here; in its other blocks, how far back it begins.
     run: AtomicU32,
     /// Id of the table whose log it is.
     owner: AtomicU32,
@@ -118,6 +122,7 @@ pub(super) struct Pool {
     regions: Box<[OnceLock<Region>]>,
     make_memory: MakeMemory,
     catalog: Arc<Catalog>,
+    segment_bytes: usize,
     block_bytes: usize,
     region_blocks: usize,
     limit_bytes: usize,
@@ -126,8 +131,8 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct FreeBlocks {
-    /// Numbers of all free blocks, the next one last.
-    stack: Vec<u32>,
+    /// Numbers of all free blocks.
+    numbers: BTreeSet<u32>,
     /// Bytes of the regions made so far.
     made_bytes: usize,
     /// Regions made so far, the catalog included.
@@ -140,22 +145,23 @@ impl Pool {
         make_memory: MakeMemory,
         catalog: Arc<Catalog>,
     ) -> Result<Self, EngineError> {
-        let (block_bytes, region_bytes) = (config.segment_bytes, config.region_bytes);
+        let (segment_bytes, region_bytes) = (config.segment_bytes, config.region_bytes);
         let wrong = |text: String| Err(EngineError::Config(text));
-        if block_bytes < BLOCK_MIN_BYTES || !block_bytes.is_power_of_two() {
-            return wrong(format!("segment_bytes = {block_bytes} is not a power of two >= 1024"));
+        if segment_bytes < BLOCK_MIN_BYTES || !segment_bytes.is_power_of_two() {
+            return wrong(format!("segment_bytes = {segment_bytes} is not a power of two >= 1024"));
         }
-        if region_bytes > REGION_BYTES || region_bytes == 0 || region_bytes % block_bytes != 0 {
+        if region_bytes > REGION_BYTES || region_bytes == 0 || region_bytes % segment_bytes != 0 {
             return wrong(format!(
                 "region_bytes = {region_bytes} is not a multiple of segment_bytes = \
-                 {block_bytes} up to {REGION_BYTES}"
+                 {segment_bytes} up to {REGION_BYTES}"
             ));
         }
-        let limit_bytes = config.memory_bytes / block_bytes * block_bytes;
+        let block_bytes = (segment_bytes / SEGMENT_BLOCKS).max(BLOCK_MIN_BYTES);
+        let limit_bytes = config.memory_bytes / segment_bytes * segment_bytes;
         let regions = 1 + limit_bytes.div_ceil(region_bytes);
         if regions > REGIONS_MAX || limit_bytes == 0 {
             return wrong(format!(
-                "memory_bytes = {} must be at least one segment of {block_bytes} bytes and at \
+                "memory_bytes = {} must be at least one segment of {segment_bytes} bytes and at \
                  most {} regions of {region_bytes} bytes",
                 config.memory_bytes,
                 REGIONS_MAX - 1
@@ -165,6 +171,7 @@ impl Pool {
             regions: (0..regions).map(|_| OnceLock::new()).collect(),
             make_memory,
             catalog,
+            segment_bytes,
             block_bytes,
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
@@ -174,6 +181,11 @@ impl Pool {
 
     pub(super) fn block_bytes(&self) -> usize {
         self.block_bytes
+    }
+
+    /// Bytes of the longest segment; a multiple of a block.
+    pub(super) fn segment_bytes(&self) -> usize {
+        self.segment_bytes
     }
 
     pub(super) fn limit_bytes(&self) -> usize {
@@ -202,9 +214,21 @@ impl Pool {
         Spot::new(&self.region(addr.region()).memory, addr.offset_bytes())
     }
 
+    /// The block that the run at `addr` begins with.
     #[inline]
     fn block_of(&self, addr: LogAddr) -> &Block {
-        &self.region(addr.region()).blocks[addr.offset_bytes() / self.block_bytes]
+        &self.region(addr.region()).blocks[self.run_start(addr)]
+    }
+
+    /// Its index in its region.
+    #[inline]
+    fn run_start(&self, addr: LogAddr) -> usize {
+        let index = addr.offset_bytes() / self.block_bytes;
+        let block = &self.region(addr.region()).blocks[index];
+        match block.used_for.load(Ordering::Relaxed) == Use::RunTail as u32 {
+            true => index - block.run.load(Ordering::Relaxed) as usize,
+            false => index,
+        }
     }
 
     fn number(&self, region: u32, block: usize) -> u32 {
@@ -230,42 +254,71 @@ impl Pool {
             return Err(RpcError::new(ErrorCode::TooLarge, text));
         }
         let mut free = self.free.lock();
-        let first = match self.find(&mut free, blocks) {
+        let first = match self.find(&free, blocks) {
             Some(first) => first,
             None => {
                 self.make_regions(&mut free, blocks)?;
-                self.find(&mut free, blocks).ok_or_else(|| self.full(&free, len_bytes))?
+                self.find(&free, blocks).ok_or_else(|| self.full(&free, len_bytes))?
             }
         };
         let addr = self.addr(first);
-        let region = self.region(addr.region());
-        let index = addr.offset_bytes() / self.block_bytes;
-        for (i, block) in region.blocks[index..index + blocks].iter().enumerate() {
-            let use_ = if i == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
-            block.used_for.store(use_ as u32, Ordering::Relaxed);
-            block.owner.store(owner, Ordering::Relaxed);
-            block.live.store(0, Ordering::Relaxed);
-        }
-        region.blocks[index].run.store(blocks as u32, Ordering::Relaxed);
+        self.occupy(&mut free, addr, 0..blocks, use_, owner);
         Ok(addr)
     }
 
-    /// Numbers of free blocks in a row, taken off the stack.
-    fn find(&self, free: &mut FreeBlocks, blocks: usize) -> Option<u32> {
-        if blocks == 1 {
-            return free.stack.pop();
+    /// Lengthens the log segment at `addr` by `more_bytes`, a multiple of a block, if the blocks
+    /// behind its `len_bytes` are free. The caller is the one that appends to it.
+    pub(super) fn extend(&self, addr: LogAddr, len_bytes: usize, more_bytes: usize) -> bool {
+        let (old, more) = (len_bytes / self.block_bytes, more_bytes / self.block_bytes);
+        let index = addr.offset_bytes() / self.block_bytes;
+        let first = self.number(addr.region(), index + old);
+        let mut free = self.free.lock();
+        let fits = index + old + more <= self.region_blocks;
+        if !fits || !(first..first + more as u32).all(|number| free.numbers.contains(&number)) {
+            return false;
         }
-        let first = (1..free.made).find_map(|id| {
-            let mut row = 0;
-            let at = self.region(id).blocks.iter().position(|block| {
-                let is_free = block.used_for.load(Ordering::Relaxed) == Use::Free as u32;
-                row = if is_free { row + 1 } else { 0 };
-                row == blocks
-            })?;
-            Some(self.number(id, at + 1 - blocks))
-        })?;
-        free.stack.retain(|number| !(first..first + blocks as u32).contains(number));
-        Some(first)
+        let owner = self.block_of(addr).owner.load(Ordering::Relaxed);
+        self.occupy(&mut free, addr, old..old + more, Use::Log, owner);
+        true
+    }
+
+    /// Takes the blocks `part` of the run that begins at `addr`; it ends with them.
+    fn occupy(
+        &self,
+        free: &mut FreeBlocks,
+        addr: LogAddr,
+        part: Range<usize>,
+        use_: Use,
+        owner: u32,
+    ) {
+        let region = self.region(addr.region());
+        let index = addr.offset_bytes() / self.block_bytes;
+        region.blocks[index].run.store(part.end as u32, Ordering::Relaxed);
+        for i in part {
+            let block = &region.blocks[index + i];
+            free.numbers.remove(&self.number(addr.region(), index + i));
+            block.owner.store(owner, Ordering::Relaxed);
+            block.live.store(0, Ordering::Relaxed);
+            let use_ = if i == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
+            block.used_for.store(use_ as u32, Ordering::Relaxed);
+            if i > 0 {
+                block.run.store(i as u32, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The first of so many free blocks in a row, in one region.
+    fn find(&self, free: &FreeBlocks, blocks: usize) -> Option<u32> {
+        let (mut row, mut next) = (0, 0);
+        for &number in &free.numbers {
+            let goes_on = number == next && number % self.region_blocks as u32 != 0;
+            row = if goes_on { row + 1 } else { 1 };
+            next = number + 1;
+            if row == blocks {
+                return Some(next - blocks as u32);
+            }
+        }
+        None
     }
 
     /// Makes the next region, if memory is left for one that holds that many blocks in a row.
@@ -294,7 +347,7 @@ impl Pool {
         let blocks = (0..count).map(|_| block()).collect();
         let made = self.regions[id as usize].set(Region { memory: Arc::new(memory), blocks });
         debug_assert!(made.is_ok(), "region {id} was made twice");
-        free.stack.extend((0..count).rev().map(|block| self.number(id, block)));
+        free.numbers.extend((0..count).map(|block| self.number(id, block)));
         free.made_bytes += len_bytes;
         free.made += 1;
         self.catalog.add_region(id, len_bytes);
@@ -302,7 +355,7 @@ impl Pool {
     }
 
     fn full(&self, free: &FreeBlocks, need_bytes: usize) -> RpcError {
-        let free_bytes = free.stack.len() * self.block_bytes;
+        let free_bytes = free.numbers.len() * self.block_bytes;
         let text = format!(
             "memory is full: limit {} bytes, {} in use, no {need_bytes} bytes in a row left; \
              nothing was changed: raise --memory, delete keys or drop a table",
@@ -342,15 +395,15 @@ impl Pool {
         if before == ACTIVE { self.give(addr) } else { 0 }
     }
 
-    /// Gives back the run that begins with the block of `addr`, and says its bytes.
+    /// Gives back the run that the block of `addr` belongs to, and says its bytes.
     pub(super) fn give(&self, addr: LogAddr) -> usize {
         let region = self.region(addr.region());
-        let index = addr.offset_bytes() / self.block_bytes;
+        let index = self.run_start(addr);
         let mut free = self.free.lock();
         let run = region.blocks[index].run.load(Ordering::Relaxed) as usize;
-        for i in (index..index + run).rev() {
+        for i in index..index + run {
             region.blocks[i].used_for.store(Use::Free as u32, Ordering::Relaxed);
-            free.stack.push(self.number(addr.region(), i));
+            free.numbers.insert(self.number(addr.region(), i));
         }
         run * self.block_bytes
     }

@@ -11,6 +11,11 @@ use parking_lot::Mutex;
 
 use super::memory::{Pool, Use};
 
+/// What is taken from the pool at a time, if there is room: 15 index segments, with 4 KiB left.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Small pools are not cut up in so large pieces: at most this part of one at a time.
+const CHUNK_PART: usize = 64;
+
 /// Where index segments and directories come from. 64-byte aligned: a line is a cache line.
 #[derive(Default)]
 pub(super) struct Meta {
@@ -42,6 +47,21 @@ pub(super) fn piece_bytes(len_bytes: usize) -> usize {
     len_bytes.next_multiple_of(LINE_BYTES)
 }
 
+/// A chunk that holds as many such pieces as there is room for, at least one; and its bytes.
+fn take_chunk(pool: &Pool, piece_bytes: usize) -> Result<(LogAddr, usize), RpcError> {
+    let pieces = CHUNK_BYTES.min(pool.limit_bytes() / CHUNK_PART) / piece_bytes;
+    let take = |pieces: usize| {
+        let len_bytes = (pieces * piece_bytes).next_multiple_of(pool.block_bytes());
+        Ok((pool.take(len_bytes, Use::Meta, 0)?, len_bytes))
+    };
+    if pieces > 1
+        && let Ok(chunk) = take(pieces)
+    {
+        return Ok(chunk);
+    }
+    take(1)
+}
+
 impl Meta {
     /// Takes a piece; its bytes are whatever was there before.
     pub(super) fn take(&self, pool: &Pool, len_bytes: usize) -> Result<LogAddr, RpcError> {
@@ -51,8 +71,7 @@ impl Meta {
         let addr = match state.reuse(len_bytes) {
             Some(addr) => addr,
             None => {
-                let chunk_bytes = len_bytes.next_multiple_of(pool.block_bytes());
-                let addr = pool.take(chunk_bytes, Use::Meta, 0)?;
+                let (addr, chunk_bytes) = take_chunk(pool, len_bytes)?;
                 state.chunks.insert(addr, Chunk { len_bytes: chunk_bytes, used_bytes: 0 });
                 state.keep(addr, len_bytes, chunk_bytes);
                 addr

@@ -51,7 +51,7 @@ pub struct EngineConfig {
     pub memory_bytes: usize,
     /// Length of a region, a multiple of `segment_bytes` up to 64 MiB.
     pub region_bytes: usize,
-    /// Length of a log segment: a power of two from 1 KiB. Short ones are reused sooner.
+    /// Longest log segment: a power of two from 1 KiB. Short ones are reused sooner.
     pub segment_bytes: usize,
     /// Longest value.
     pub value_max_bytes: usize,
@@ -69,7 +69,7 @@ impl Default for EngineConfig {
             segment_bytes: SEGMENT_BYTES,
             value_max_bytes: VALUE_MAX_DEFAULT_BYTES,
             seed: 0,
-            split_load_percent: 75,
+            split_load_percent: 78,
         }
     }
 }

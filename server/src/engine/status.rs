@@ -42,7 +42,7 @@ impl Engine {
         let (regions, region_bytes) = pool.made();
         let totals = pool.totals();
         let tables = self.by_id.load_full();
-        let rest: usize = tables.iter().map(|table| table.log.rest_bytes(pool)).sum();
+        let rest: usize = tables.iter().map(|table| table.log.rest_bytes()).sum();
         let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
         let limit_bytes = pool.limit_bytes() as u64;
         let unmade_bytes = limit_bytes - region_bytes as u64;
