@@ -1,7 +1,8 @@
 //! Every figure of docs/BENCHMARKS.md in one run: `benches/run.sh`. Prints the tables to stdout and
 //! what it is doing to stderr. Contestants take turns; medians of rounds; fixed seeds.
 //!
-//! `cargo bench -p onesided-bench --bench ratios -- memory` measures one part: gets, puts, cpu, memory.
+//! `cargo bench -p onesided-bench --bench ratios -- memory` measures one part of gets, puts, cpu,
+//! memory.
 //! `ONESIDED_BENCH_KEYS`, `ONESIDED_BENCH_ROUNDS`, `ONESIDED_BENCH_IDLE_S` make it shorter.
 
 #[path = "../common/mod.rs"]
