@@ -32,7 +32,7 @@ pub use endpoint::{
     Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
 };
 pub use loads::Loads;
-pub use mem::{AccessError, Line, Memory};
+pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory};
 pub use registrations::Span;
 pub use work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,

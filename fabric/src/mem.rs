@@ -23,10 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
+
+pub use pages::HUGE_PAGE_BYTES;
 
 const _: () = assert!(cfg!(target_endian = "little"), "layouts are little-endian words");
 const _: () = assert!(size_of::<usize>() == 8, "addresses are 64-bit");
@@ -159,19 +161,21 @@ impl Memory {
             Rights::ReadOnly => ProtFlags::READ,
             Rights::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        let at = match len_bytes >= HUGE_PAGE_BYTES {
+            true => pages::aligned_room(len_bytes)?,
+            false => std::ptr::null_mut(),
+        };
+        let flags = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
         let mapped = match &fd {
-            // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+            // SAFETY: a fresh mapping, at an address the kernel chooses or in room that was
+            // reserved for it alone, aliases nothing of ours.
             Some(fd) => unsafe {
-                rustix::mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, 0)
+                rustix::mm::mmap(at, len_bytes, prot, flags | MapFlags::SHARED, fd, 0)
             },
             // SAFETY: as above.
             None => unsafe {
-                rustix::mm::mmap_anonymous(
-                    std::ptr::null_mut(),
-                    len_bytes,
-                    prot,
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
+                let flags = flags | MapFlags::PRIVATE | MapFlags::NORESERVE;
+                rustix::mm::mmap_anonymous(at, len_bytes, prot, flags)
             },
         }?;
         let base = NonNull::new(mapped.cast::<u8>())
@@ -217,41 +221,6 @@ impl Memory {
     /// thousands of mappings and may hold few descriptors.
     pub fn close_fd(&mut self) {
         self.fd = None;
-    }
-
-    /// Gives back the physical pages that lie wholly inside the range; they read as zero
-    /// afterwards. For shared memory, for all who map it. Where the pages cannot be given back
-    /// (the kernel refuses it for memory that peers may only read, and a device has pinned those of
-    /// memory that it knows) they are made zero.
-    ///
-    /// # Errors
-    /// When the range is outside or read-only, or the system refuses.
-    pub fn release(&self, offset_bytes: usize, len_bytes: usize) -> std::io::Result<()> {
-        self.check(offset_bytes, len_bytes).map_err(std::io::Error::other)?;
-        self.check_writable().map_err(std::io::Error::other)?;
-        let page = rustix::param::page_size();
-        let start = offset_bytes.next_multiple_of(page);
-        let end = (offset_bytes + len_bytes) / page * page;
-        if start >= end {
-            return Ok(());
-        }
-        if self.shared {
-            // Not of memory that a device knows: it would go on with the pages that were taken
-            // out, while this side sees new ones.
-            match self.registrations.if_none(|| self.remove_pages(start, end - start)) {
-                None | Some(Err(rustix::io::Errno::PERM)) => {}
-                Some(outcome) => return Ok(outcome?),
-            }
-        }
-        self.zero(start, end - start).map_err(std::io::Error::other)
-    }
-
-    fn remove_pages(&self, start: usize, len_bytes: usize) -> rustix::io::Result<()> {
-        // SAFETY: R3: the caller checked that the range is inside the mapping.
-        let at = unsafe { self.base.add(start) }.as_ptr();
-        // SAFETY: R1: the range stays mapped, its pages become holes that read as zero; R2:
-        // nobody holds references that promise unchanging contents.
-        unsafe { rustix::mm::madvise(at.cast(), len_bytes, Advice::LinuxRemove) }
     }
 
     #[inline]
@@ -572,5 +541,6 @@ impl Drop for Memory {
 
 pub(crate) mod block;
 mod lines;
+mod pages;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use crate::config::HugePages;
 use crate::config::file::{self, FileConfig, LogFormat, Settings};
 
 const EXAMPLES: &str = "\
@@ -66,6 +67,11 @@ pub struct Cli {
     #[arg(long, value_name = "N")]
     max_sessions: Option<usize>,
 
+    /// Whether memory goes into huge pages, so that reads wait for fewer page table look-ups
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    huge_pages: Option<HugePages>,
+
     /// Longest value, at most 60MiB [default: 32MiB]
     #[arg(long, value_name = "SIZE")]
     value_max: Option<String>,
@@ -99,6 +105,7 @@ impl Cli {
             fabrics: some(self.fabric),
             token_file: self.token_file,
             max_sessions: self.max_sessions,
+            huge_pages: self.huge_pages,
             log: self.log,
             log_format: self.log_format,
             ..FileConfig::default()

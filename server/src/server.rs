@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
 use crate::clock::ServerClock;
-use crate::config::{ServerConfig, fabric_name};
+use crate::config::{HugePages, ServerConfig, fabric_name};
 use crate::control;
 use crate::engine::{Engine, EngineConfig, EngineError, MakeMemory};
 use crate::poller::Poller;
@@ -283,6 +283,7 @@ fn make_engine(config: &ServerConfig, clock: &Arc<ServerClock>) -> Result<Arc<En
         value_max_bytes: config.value_max_bytes,
         seed: config.seed.unwrap_or_else(rand::random),
         split_load_percent: config.split_load_percent,
+        huge_pages: config.huge_pages == HugePages::Auto,
     };
     let clock: Arc<ServerClock> = Arc::clone(clock);
     let engine = Engine::new(engine_config, make_memory, clock)?;

@@ -155,6 +155,8 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_index_bytes", status.index_bytes),
         ("memory_quarantined_bytes", status.quarantined_bytes),
         ("memory_free_bytes", status.free_bytes),
+        ("memory_huge_bytes", status.huge_bytes),
+        ("memory_huge_refused_bytes", status.huge_refused_bytes),
         ("memory_private_bytes", status.private_bytes),
     ]
     .map(|(name, value)| (name.to_owned(), value))

@@ -3,6 +3,7 @@
 use clap::Parser;
 use onesided_server::ServerConfig;
 use onesided_server::cli::Cli;
+use onesided_server::config::HugePages;
 use onesided_server::config::file::{self, FileConfig, LogFormat, Settings};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/server.toml");
@@ -63,6 +64,7 @@ fn wrong_values_are_named() {
         ("fabrics = []", ["fabrics", "at least one"]),
         ("tables = [\"t:tl=1\"]", ["tl", "did you mean `ttl`?"]),
         ("log_format = \"xml\"", ["line 1", "xml"]),
+        ("huge_pages = \"on\"", ["line 1", "auto"]),
         ("token_file = \"/no/such/file\"", ["token_file", "/no/such/file"]),
         ("spin_us = 1\nlisten = \n", ["line 2", "value"]),
         ("listen = \"a\"\nlisten = \"b\"", ["line 2", "duplicate"]),
@@ -84,7 +86,7 @@ fn flags_win_over_the_file() {
     let line = format!(
         "onesided-server --config {} --memory 3GiB --table b:ttl=5 --table c --fabric tcp \
          --token-file {} --log-format json --value-max 1MiB --max-sessions 9 --listen [::1]:0 \
-         --log debug",
+         --log debug --huge-pages off",
         path.display(),
         token.display()
     );
@@ -98,6 +100,7 @@ fn flags_win_over_the_file() {
     assert_eq!((server.listen.as_str(), server.fabrics.len()), ("[::1]:0", 1));
     assert!(server.token.is_some());
     assert_eq!((settings.log.as_str(), settings.log_format), ("debug", LogFormat::Json));
+    assert_eq!(server.huge_pages, HugePages::Off);
 }
 
 #[test]

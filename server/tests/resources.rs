@@ -76,3 +76,20 @@ fn descriptors_of_shm_clients_come_back() {
     assert_eq!(good.control.stat("endpoints_shm"), 1);
     assert_eq!(good.control.stat("sessions"), 1);
 }
+
+#[test]
+fn huge_pages_are_asked_for_as_memory_comes_into_use() {
+    use onesided_server::config::HugePages;
+    let _alone = ALONE.lock();
+    for (huge_pages, steps) in [(HugePages::Auto, 2), (HugePages::Off, 0)] {
+        let server = start(ServerConfig { huge_pages, memory_bytes: 64 << 20, ..config() });
+        let (mut control, mut good) = connect(server.addr());
+        assert!(good.call(1, put(b"k", b"v")).is_ok());
+        // Index and log are in the first step; the next one is ready. The kernel may refuse both.
+        let mut asked =
+            || control.stat("memory_huge_bytes") + control.stat("memory_huge_refused_bytes");
+        eventually("both are answered", || asked() == steps * (2 << 20));
+        assert_eq!(good.get(b"k").as_deref(), Some(&b"v"[..]));
+        assert_eq!(asked(), steps * (2 << 20), "and no more");
+    }
+}

@@ -180,6 +180,35 @@ fn released_pages_read_as_zero_for_all() {
 }
 
 #[test]
+fn a_huge_page_keeps_what_is_stored_and_peers_see_it() {
+    const BYTES: usize = 2 * HUGE_PAGE_BYTES;
+    let owner = Memory::shared("t", BYTES, Rights::ReadOnly).expect("memory");
+    let peer = Memory::foreign(fd_of(&owner), BYTES, Rights::ReadOnly).expect("mapped");
+    for memory in [&owner, &peer] {
+        assert!(memory.base.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+    }
+    owner.write_bytes(HUGE_PAGE_BYTES - 6, b"before").expect("inside");
+    let mut seen = [0; 12];
+    peer.read_bytes(HUGE_PAGE_BYTES - 6, &mut seen).expect("inside");
+    // One that is used, and one that nobody has touched: a kernel that makes the one huge makes
+    // the other, if it has pages. Where it refuses, nothing may have changed either.
+    let is_invalid = |made: std::io::Result<()>| {
+        made.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+    };
+    let [used, fresh] = [0, HUGE_PAGE_BYTES].map(|at| is_invalid(owner.make_huge(at)));
+    assert_eq!(used, fresh);
+    owner.write_bytes(HUGE_PAGE_BYTES, b"-after").expect("inside");
+    owner.store(64, 7).expect("inside");
+    peer.read_bytes(HUGE_PAGE_BYTES - 6, &mut seen).expect("inside");
+    assert_eq!((&seen, peer.load(64)), (b"before-after", Ok(7)));
+    for outside in [8, 4096, BYTES, usize::MAX & !(HUGE_PAGE_BYTES - 1)] {
+        assert!(owner.make_huge(outside).is_err(), "{outside}");
+    }
+    assert!(peer.make_huge(0).is_err(), "read-only");
+    assert!(Memory::private(4096).expect("memory").make_huge(0).is_err(), "too short");
+}
+
+#[test]
 fn hooks_run_before_each_word() {
     struct Count(AtomicU64);
     impl StoreHook for Count {

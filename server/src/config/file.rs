@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
-use super::{ServerConfig, TableSpec, Token, parse_fabric, suggest};
+use super::{HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest};
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
 #[derive(Clone, Default, Debug, Deserialize, Serialize)]
@@ -41,6 +41,8 @@ pub struct FileConfig {
     pub spin_us: Option<u64>,
     /// Size, e.g. `256MiB`.
     pub rendezvous: Option<String>,
+    /// `auto` or `off`.
+    pub huge_pages: Option<HugePages>,
     /// A filter of tracing, e.g. `info`.
     pub log: Option<String>,
     /// `text` or `json`.
@@ -129,6 +131,7 @@ impl FileConfig {
             credits: over.credits.or(self.credits),
             spin_us: over.spin_us.or(self.spin_us),
             rendezvous: over.rendezvous.or(self.rendezvous),
+            huge_pages: over.huge_pages.or(self.huge_pages),
             log: over.log.or(self.log),
             log_format: over.log_format.or(self.log_format),
         }
@@ -165,6 +168,7 @@ impl FileConfig {
             spin_us: self.spin_us.unwrap_or(default.spin_us),
             rendezvous_bytes: size("rendezvous", self.rendezvous, default.rendezvous_bytes)?,
             staging_loads: default.staging_loads,
+            huge_pages: self.huge_pages.unwrap_or(default.huge_pages),
             region_bytes: default.region_bytes,
             segment_bytes: default.segment_bytes,
             split_load_percent: default.split_load_percent,

@@ -7,6 +7,7 @@ use onesided_protocol::limits::{
     DEFAULT_PORT, MUTATIONS_IN_FLIGHT_MAX, REGION_BYTES, SEGMENT_BYTES, TOKEN_MAX_BYTES,
     VALUE_MAX_BYTES, VALUE_MAX_DEFAULT_BYTES,
 };
+use serde::{Deserialize, Serialize};
 
 pub mod file;
 pub mod size;
@@ -54,6 +55,8 @@ pub struct ServerConfig {
     /// Whether shm staging memory is loaded at once, as it can be, or by READs with completions as
     /// over a network; for tests.
     pub staging_loads: bool,
+    /// Whether memory is put into huge pages as it comes into use.
+    pub huge_pages: HugePages,
     /// Length of a region; for tests.
     pub region_bytes: usize,
     /// Longest log segment; for tests.
@@ -63,6 +66,17 @@ pub struct ServerConfig {
     /// Where incarnation, secrets and hash seeds are drawn from; `None` = the system's randomness.
     /// For tests.
     pub seed: Option<u64>,
+}
+
+/// Whether to use huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum HugePages {
+    /// Where the kernel lets this process; small pages where it does not.
+    #[default]
+    Auto,
+    /// Small pages.
+    Off,
 }
 
 impl Default for ServerConfig {
@@ -84,6 +98,7 @@ impl Default for ServerConfig {
             spin_us: 50,
             rendezvous_bytes: 256 << 20,
             staging_loads: true,
+            huge_pages: HugePages::Auto,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 78,

@@ -16,6 +16,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
 use super::catalog::Catalog;
+use super::huge::HugePages;
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
@@ -56,6 +57,8 @@ struct Block {
 struct Region {
     memory: Arc<Memory>,
     blocks: Box<[Block]>,
+    /// See [`HugePages::use_soon`].
+    huge_asked: AtomicU64,
 }
 
 /// What a table may take and has taken.
@@ -123,6 +126,7 @@ pub(super) struct Pool {
     make_memory: MakeMemory,
     catalog: Arc<Catalog>,
     segment_bytes: usize,
+    huge: HugePages,
     block_bytes: usize,
     region_blocks: usize,
     limit_bytes: usize,
@@ -172,6 +176,10 @@ impl Pool {
             make_memory,
             catalog,
             segment_bytes,
+            huge: match config.huge_pages {
+                true => HugePages::start().map_err(EngineError::Thread)?,
+                false => HugePages::off(),
+            },
             block_bytes,
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
@@ -294,6 +302,9 @@ impl Pool {
         let region = self.region(addr.region());
         let index = addr.offset_bytes() / self.block_bytes;
         region.blocks[index].run.store(part.end as u32, Ordering::Relaxed);
+        let start_bytes = (index + part.start) * self.block_bytes;
+        let len_bytes = part.len() * self.block_bytes;
+        self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
         for i in part {
             let block = &region.blocks[index + i];
             free.numbers.remove(&self.number(addr.region(), index + i));
@@ -345,7 +356,9 @@ impl Pool {
         };
         let count = len_bytes / self.block_bytes;
         let blocks = (0..count).map(|_| block()).collect();
-        let made = self.regions[id as usize].set(Region { memory: Arc::new(memory), blocks });
+        let memory = Arc::new(memory);
+        let region = Region { memory, blocks, huge_asked: AtomicU64::new(0) };
+        let made = self.regions[id as usize].set(region);
         debug_assert!(made.is_ok(), "region {id} was made twice");
         free.numbers.extend((0..count).map(|block| self.number(id, block)));
         free.made_bytes += len_bytes;
@@ -412,6 +425,11 @@ impl Pool {
     pub(super) fn made(&self) -> (u32, usize) {
         let free = self.free.lock();
         (free.made, free.made_bytes)
+    }
+
+    /// Bytes in huge pages, and bytes for which the kernel refused them.
+    pub(super) fn huge_bytes(&self) -> (u64, u64) {
+        self.huge.bytes()
     }
 
     /// Adds up all blocks.

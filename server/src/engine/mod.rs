@@ -12,6 +12,7 @@ mod bucket;
 mod catalog;
 mod change;
 mod expire;
+mod huge;
 mod index;
 mod log;
 mod memory;
@@ -59,6 +60,8 @@ pub struct EngineConfig {
     pub seed: u64,
     /// Per cent of its slots that an index segment fills before it splits, 1 to 100.
     pub split_load_percent: u8,
+    /// Whether to try for huge pages, by a thread of the engine's own.
+    pub huge_pages: bool,
 }
 
 impl Default for EngineConfig {
@@ -70,6 +73,7 @@ impl Default for EngineConfig {
             value_max_bytes: VALUE_MAX_DEFAULT_BYTES,
             seed: 0,
             split_load_percent: 78,
+            huge_pages: false,
         }
     }
 }
@@ -99,6 +103,9 @@ pub enum EngineError {
         /// Why.
         source: std::io::Error,
     },
+    /// The system gave no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
 }
 
 /// What all tables use.

@@ -30,6 +30,10 @@ pub struct MemoryStatus {
     pub quarantined_bytes: u64,
     /// Blocks that nothing uses, those of regions not made yet included.
     pub free_bytes: u64,
+    /// In huge pages, whatever it is used for.
+    pub huge_bytes: u64,
+    /// What the kernel refused huge pages for.
+    pub huge_refused_bytes: u64,
     /// Server-private state of indexes, about.
     pub private_bytes: u64,
 }
@@ -41,6 +45,7 @@ impl Engine {
         let pool = &self.shared.pool;
         let (regions, region_bytes) = pool.made();
         let totals = pool.totals();
+        let (huge_bytes, huge_refused_bytes) = pool.huge_bytes();
         let tables = self.by_id.load_full();
         let rest: usize = tables.iter().map(|table| table.log.rest_bytes()).sum();
         let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
@@ -59,6 +64,8 @@ impl Engine {
             index_bytes: self.shared.meta.used_bytes() as u64,
             quarantined_bytes: self.quarantined_bytes() as u64,
             free_bytes: totals.free + unmade_bytes,
+            huge_bytes,
+            huge_refused_bytes,
             private_bytes: private as u64,
         }
     }

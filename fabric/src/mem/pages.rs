@@ -1,0 +1,97 @@
+//! The pages under a memory: given back, or made huge. Rules R1 to R4 as in [`super`].
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::{AccessError, Memory};
+
+/// What [`Memory::make_huge`] puts in one piece: a huge page of x86_64, and of aarch64 with pages
+/// of 4 KiB.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+impl Memory {
+    /// Gives back the physical pages that lie wholly inside the range; they read as zero
+    /// afterwards. For shared memory, for all who map it. Where the pages cannot be given back
+    /// (the kernel refuses it for memory that peers may only read, and a device has pinned those of
+    /// memory that it knows) they are made zero.
+    ///
+    /// # Errors
+    /// When the range is outside or read-only, or the system refuses.
+    pub fn release(&self, offset_bytes: usize, len_bytes: usize) -> std::io::Result<()> {
+        self.check(offset_bytes, len_bytes).map_err(std::io::Error::other)?;
+        self.check_writable().map_err(std::io::Error::other)?;
+        let page = rustix::param::page_size();
+        let start = offset_bytes.next_multiple_of(page);
+        let end = (offset_bytes + len_bytes) / page * page;
+        if start >= end {
+            return Ok(());
+        }
+        if self.shared {
+            // Not of memory that a device knows: it would go on with the pages that were taken
+            // out, while this side sees new ones.
+            match self.registrations.if_none(|| self.remove_pages(start, end - start)) {
+                None | Some(Err(rustix::io::Errno::PERM)) => {}
+                Some(outcome) => return Ok(outcome?),
+            }
+        }
+        self.zero(start, end - start).map_err(std::io::Error::other)
+    }
+
+    fn remove_pages(&self, start: usize, len_bytes: usize) -> rustix::io::Result<()> {
+        // SAFETY: R3: the caller checked that the range is inside the mapping.
+        let at = unsafe { self.base.add(start) }.as_ptr();
+        // SAFETY: R1: the range stays mapped, its pages become holes that read as zero; R2:
+        // nobody holds references that promise unchanging contents.
+        unsafe { rustix::mm::madvise(at.cast(), len_bytes, Advice::LinuxRemove) }
+    }
+
+    /// Puts one huge page in the place of the small ones from `offset_bytes`, a multiple of
+    /// [`HUGE_PAGE_BYTES`]: for all who map it at an aligned address, as every `Memory` of that
+    /// length does. What it holds stays, also what others store meanwhile; accesses to it may
+    /// wait for milliseconds. All of it is resident afterwards.
+    ///
+    /// # Errors
+    /// When it is not whole inside, read-only or misaligned; when the kernel has no free huge
+    /// page, knows no `MADV_COLLAPSE` (before 6.1), or has huge pages of another size.
+    pub fn make_huge(&self, offset_bytes: usize) -> std::io::Result<()> {
+        if !offset_bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+            return Err(std::io::Error::other(AccessError::Misaligned(offset_bytes as u64)));
+        }
+        self.check(offset_bytes, HUGE_PAGE_BYTES).map_err(std::io::Error::other)?;
+        self.check_writable().map_err(std::io::Error::other)?;
+        // SAFETY: R3: just checked.
+        let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
+        // The kernel refuses a range without any page.
+        let page = rustix::param::page_size();
+        // SAFETY: R1: the range stays mapped and keeps its contents.
+        unsafe { rustix::mm::madvise(at.cast(), page, Advice::LinuxPopulateWrite) }?;
+        // SAFETY: as above.
+        match unsafe { libc::madvise(at.cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Address space at a multiple of [`HUGE_PAGE_BYTES`], reserved for one mapping: else no huge page
+/// can be mapped as one.
+pub(super) fn aligned_room(len_bytes: usize) -> rustix::io::Result<*mut std::ffi::c_void> {
+    let page = rustix::param::page_size();
+    let len_bytes = len_bytes.checked_next_multiple_of(page).ok_or(rustix::io::Errno::NOMEM)?;
+    let all_bytes = len_bytes.checked_add(HUGE_PAGE_BYTES).ok_or(rustix::io::Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_bytes, ProtFlags::empty(), flags)
+    }?;
+    let before_bytes = start.align_offset(HUGE_PAGE_BYTES);
+    let room = start.wrapping_byte_add(before_bytes);
+    let after_bytes = HUGE_PAGE_BYTES - before_bytes;
+    for (at, len_bytes) in [(start, before_bytes), (room.wrapping_byte_add(len_bytes), after_bytes)]
+    {
+        if len_bytes > 0 {
+            // SAFETY: a part of what was just reserved, which nobody else knows.
+            unsafe { rustix::mm::munmap(at, len_bytes) }?;
+        }
+    }
+    Ok(room)
+}

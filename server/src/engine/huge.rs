@@ -1,0 +1,106 @@
+//! Huge pages for regions, made by a thread of its own one step ahead of use.
+//!
+//! The step that is taken into use and the one after it are asked for, so that resident memory
+//! stays within two steps of what is used, and no PUT waits until the kernel has cleared 2 MiB.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use onesided_fabric::{HUGE_PAGE_BYTES, Memory};
+use onesided_protocol::limits::REGION_BYTES;
+
+const _: () = assert!(REGION_BYTES / HUGE_PAGE_BYTES <= u64::BITS as usize);
+
+/// A step of a region that is to become one huge page.
+type Wish = (Arc<Memory>, usize);
+
+/// Whether regions get huge pages, and who makes them.
+pub(super) struct HugePages {
+    maker: Option<(Sender<Wish>, JoinHandle<()>)>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    ending: AtomicBool,
+    made: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl HugePages {
+    /// None are made.
+    pub(super) fn off() -> Self {
+        Self { maker: None, counts: Arc::default() }
+    }
+
+    /// They are made where the kernel lets this process.
+    pub(super) fn start() -> std::io::Result<Self> {
+        let counts = Arc::<Counts>::default();
+        let (sender, wishes) = channel();
+        let for_maker = Arc::clone(&counts);
+        let maker = std::thread::Builder::new()
+            .name("huge-pages".to_owned())
+            .spawn(move || make(&wishes, &for_maker))?;
+        Ok(Self { maker: Some((sender, maker)), counts })
+    }
+
+    /// `len_bytes` of `memory` from `offset_bytes` are about to be used. `asked` has a bit for each
+    /// step of it that was asked for before: at most as many wishes wait as there are steps.
+    pub(super) fn use_soon(
+        &self,
+        memory: &Arc<Memory>,
+        asked: &AtomicU64,
+        offset_bytes: usize,
+        len_bytes: usize,
+    ) {
+        let Some((maker, _)) = &self.maker else { return };
+        let steps = memory.len_bytes() / HUGE_PAGE_BYTES;
+        let next = (offset_bytes + len_bytes - 1) / HUGE_PAGE_BYTES + 1;
+        for step in offset_bytes / HUGE_PAGE_BYTES..steps.min(next + 1) {
+            if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
+                // The maker ends only after this end does.
+                let _always_sent = maker.send((Arc::clone(memory), step * HUGE_PAGE_BYTES));
+            }
+        }
+    }
+
+    /// Bytes in huge pages, and bytes for which the kernel refused them.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed) * HUGE_PAGE_BYTES as u64;
+        (bytes(&self.counts.made), bytes(&self.counts.refused))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        self.counts.ending.store(true, Ordering::Relaxed);
+        if let Some((sender, maker)) = self.maker.take() {
+            drop(sender);
+            if maker.join().is_err() {
+                tracing::error!("the thread that makes huge pages has panicked");
+            }
+        }
+    }
+}
+
+fn make(wishes: &Receiver<Wish>, counts: &Counts) {
+    for (memory, offset_bytes) in wishes {
+        if counts.ending.load(Ordering::Relaxed) {
+            break;
+        }
+        match memory.make_huge(offset_bytes) {
+            Ok(()) => _ = counts.made.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                if counts.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::info!(
+                        %error,
+                        "the kernel refuses huge pages: reads go through small ones, some slower; \
+                         memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
+                    );
+                }
+            }
+        }
+    }
+}
