@@ -101,7 +101,7 @@ pub(crate) fn accesses_outside_a_region_fail(rig: &mut Rig) {
     for (offset, size) in outside {
         for write in [false, true] {
             let client = rig.connect();
-            rig.endpoint(End::Client(client)).attach(RegionId(1), &[]).unwrap();
+            rig.attach(client, 1).unwrap();
             let op = match write {
                 true => rig.write(1, offset, &vec![1; size]),
                 false => rig.read(1, offset, size),
@@ -111,7 +111,7 @@ pub(crate) fn accesses_outside_a_region_fail(rig: &mut Rig) {
     }
     for offset in [len, len + 8, u64::MAX - 7] {
         let client = rig.connect();
-        rig.endpoint(End::Client(client)).attach(RegionId(1), &[]).unwrap();
+        rig.attach(client, 1).unwrap();
         fails(rig, client, Opcode::FetchAdd { remote: at(1, offset), add: 1 }, out_of_bounds);
     }
 }
@@ -119,10 +119,9 @@ pub(crate) fn accesses_outside_a_region_fail(rig: &mut Rig) {
 pub(crate) fn regions_must_be_offered_and_attached(rig: &mut Rig) {
     let (client, _) = rig.connect_to(1, LEN, Rights::ReadWrite);
     rig.backend.offer(RegionId(2), LEN, Rights::ReadWrite);
-    let endpoint = rig.endpoint(End::Client(client));
-    let refused = endpoint.attach(RegionId(3), &[]).unwrap_err();
+    let refused = rig.attach(client, 3).unwrap_err();
     assert!(matches!(refused, AttachError::NotOffered(RegionId(3))), "{refused}");
-    endpoint.attach(RegionId(1), &[]).unwrap();
+    rig.attach(client, 1).unwrap();
     for region in [2, 3, 0xffff, u32::MAX] {
         let client = rig.connect();
         let op = rig.read(region, 0, 8);
@@ -148,7 +147,7 @@ pub(crate) fn read_only_means_read_only(rig: &mut Rig) {
     ];
     for op in ops {
         let client = rig.connect();
-        rig.endpoint(End::Client(client)).attach(RegionId(1), &[]).unwrap();
+        rig.attach(client, 1).unwrap();
         fails(rig, client, op, |e| e == AccessError::ReadOnly);
     }
     assert_eq!(memory.load(8).unwrap(), 0x1234);
@@ -181,7 +180,7 @@ pub(crate) fn atomics_of_many_clients_lose_nothing(rig: &mut Rig) {
     let mut clients = vec![first];
     for _ in 0..3 {
         let client = rig.connect();
-        rig.endpoint(End::Client(client)).attach(RegionId(1), &[]).unwrap();
+        rig.attach(client, 1).unwrap();
         clients.push(client);
     }
     for _ in 0..10 {
@@ -214,7 +213,7 @@ pub(crate) fn misaligned_atomics_fail(rig: &mut Rig) {
         ];
         for op in ops {
             let client = rig.connect();
-            rig.endpoint(End::Client(client)).attach(RegionId(1), &[]).unwrap();
+            rig.attach(client, 1).unwrap();
             fails(rig, client, op, |e| e == AccessError::Misaligned(offset));
         }
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    Admission, Buffer, BufferPool, Completion, CompletionQueue, Endpoint, Memory, Opcode, Outcome,
-    PostError, Refused, RegionId, RemoteAddr, Rights, WorkRequest,
+    Admission, AttachError, Buffer, BufferPool, Completion, CompletionQueue, Endpoint, Memory,
+    Opcode, Outcome, PostError, Refused, RegionId, RemoteAddr, Rights, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -130,8 +130,23 @@ impl Rig {
     ) -> (usize, Arc<Memory>) {
         let memory = self.backend.offer(RegionId(region), len_bytes, rights);
         let index = self.connect();
-        self.endpoint(End::Client(index)).attach(RegionId(region), &[]).unwrap();
+        self.attach(index, region).unwrap();
         (index, memory)
+    }
+
+    /// Attaches a region, while the server is polled: where regions are asked for over the
+    /// connection itself, who polls there answers.
+    pub(crate) fn attach(&mut self, client: usize, region: u32) -> Result<(), AttachError> {
+        let endpoint = self.endpoint(End::Client(client));
+        if self.backend.single_threaded() {
+            return endpoint.attach(RegionId(region), &[]);
+        }
+        let asking = std::thread::spawn(move || endpoint.attach(RegionId(region), &[]));
+        while !asking.is_finished() {
+            self.backend.progress();
+            self.pump_servers();
+        }
+        asking.join().unwrap()
     }
 
     fn side(&mut self, end: End) -> &mut Side {
