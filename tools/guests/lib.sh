@@ -46,6 +46,7 @@ barrier() {
 }
 
 # netem ARGS: how packets leave this host: netem loss 1%; netem delay 50ms. netem_off: as ever.
+# What processes of one host send each other never comes to eth0 and is not touched.
 netem() { tc qdisc replace dev eth0 root netem "$@"; }
 netem_off() { tc qdisc delete dev eth0 root; }
 
