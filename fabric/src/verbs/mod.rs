@@ -9,17 +9,23 @@
 mod attach;
 mod blob;
 pub mod choose;
+mod connect;
 mod endpoint;
 mod ffi;
 mod frames;
 mod hello;
+mod listener;
 mod post;
 mod queue;
 mod regions;
+mod setup;
 mod survey;
 mod watch;
 mod worker;
 
 pub use choose::Options;
+pub use connect::{ConnectError, ConnectOptions, Connected, connect};
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;
+pub use listener::Listener;
+pub use setup::Limits;

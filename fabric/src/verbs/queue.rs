@@ -268,6 +268,17 @@ impl Queue {
         self.0.look();
     }
 
+    /// Ends the endpoint whose queue pair has this number on the device, if there is one.
+    pub(crate) fn end_one(&self, qp_num: u32, reason: &str) {
+        let table = self.0.table.read();
+        let place = table.by_qp.get(&qp_num).and_then(|&place| table.places.get(place as usize));
+        let link = place.and_then(|(link, _)| link.clone());
+        drop(table);
+        if let Some(link) = link {
+            link.end(reason.to_owned(), true);
+        }
+    }
+
     /// Ends all endpoints; their ends are delivered.
     pub(crate) fn end_all(&self, reason: &str) {
         self.0.end_all(reason);

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::addr::{CAddr, from_storage};
 use super::device::Device;
 use super::error::VerbsError;
+use super::qp::{Qp, QpInit, QpOwner};
 use super::sys::{self, Libs, libs};
 
 /// Longest private data of any message of any transport.
@@ -382,36 +383,21 @@ impl Id {
         check("rdma_disconnect", unsafe { self.cm().rdma_disconnect(self.as_ptr()) })
     }
 
-    /// Makes its queue pair, in the state INIT.
+    /// Makes its queue pair, which is to be its only one, in the state INIT.
     ///
     /// # Errors
-    /// At a limit of the device.
-    ///
-    /// # Safety
-    /// All that `attr` and `pd` point to must be valid until [`Self::destroy_qp`].
-    pub(super) unsafe fn create_qp(
-        &self,
-        pd: *mut sys::ibv_pd,
-        attr: *mut sys::ibv_qp_init_attr,
-    ) -> Result<NonNull<sys::ibv_qp>, VerbsError> {
-        // SAFETY: the caller says so.
-        check("rdma_create_qp", unsafe { self.cm().rdma_create_qp(self.as_ptr(), pd, attr) })?;
+    /// At a limit of the device, or when it has one already.
+    pub(crate) fn make_qp(id: &Arc<Self>, mut init: QpInit) -> Result<Qp, VerbsError> {
+        let (pd, attr) = (init.pd().as_ptr(), init.as_mut_ptr());
+        // SAFETY: the id is valid; `init` keeps what it points to.
+        check("rdma_create_qp", unsafe { id.cm().rdma_create_qp(id.as_ptr(), pd, attr) })?;
+        let owner = Box::new(Owner(Arc::clone(id)));
         // SAFETY: the id is valid.
-        let qp = unsafe { self.raw.as_ref() }.qp;
-        NonNull::new(qp).ok_or_else(|| VerbsError::last("rdma_create_qp"))
-    }
-
-    /// Destroys its queue pair, if it has one.
-    ///
-    /// # Safety
-    /// Nothing may use the queue pair any more.
-    pub(super) unsafe fn destroy_qp(&self) {
-        let _turn = self.channel.turn.lock();
-        // SAFETY: the id is valid.
-        if !unsafe { self.raw.as_ref() }.qp.is_null() {
-            // SAFETY: the caller says that nothing uses it.
-            unsafe { self.cm().rdma_destroy_qp(self.as_ptr()) };
-        }
+        let raw = unsafe { id.raw.as_ref() }.qp;
+        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("rdma_create_qp"))?;
+        // SAFETY: it was made with `init`; only its owner destroys it; librdmacm changes its
+        // state and does nothing else with it.
+        Ok(unsafe { Qp::new(raw, init, owner) })
     }
 
     /// Port of its device; 0 while it has none.
@@ -485,6 +471,26 @@ impl Drop for Id {
             let error = std::io::Error::last_os_error();
             tracing::error!(%error, "rdma_destroy_id failed");
         }
+    }
+}
+
+/// Destroys an id's queue pair, and then lets go of the id.
+struct Owner(Arc<Id>);
+
+impl QpOwner for Owner {
+    fn disconnect(&self) {
+        // There may be no connection (any more).
+        if let Err(error) = self.0.disconnect() {
+            tracing::debug!(%error, "nobody to say goodbye to");
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _turn = self.0.channel.turn.lock();
+        // SAFETY: it has one, made by `make_qp`, whose users are gone when its owner is dropped.
+        unsafe { self.0.cm().rdma_destroy_qp(self.0.as_ptr()) };
     }
 }
 

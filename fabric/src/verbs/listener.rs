@@ -1,0 +1,397 @@
+//! The server's set-up: a port on a device, and the thread that lets peers in and notices their
+//! ends. It sleeps in poll and has no periodic wake-ups.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::blob::Blob;
+use super::choose::{Choice, Options, choose};
+use super::endpoint::{Link, Side};
+use super::ffi::cm::{Channel, Event, Happened, Id, Params};
+use super::ffi::device::Device;
+use super::ffi::error::VerbsError;
+use super::ffi::events::{Affair, DeviceEvent};
+use super::ffi::pd::Pd;
+use super::hello::{Hello, Reason, Rejection};
+use super::queue::Queue;
+use super::setup::{Limits, RETRIES, reads_at_once};
+use super::survey;
+use super::watch::{Concerned, watcher};
+use crate::endpoint::{Admission, CompletionQueue};
+
+/// Requests that wait in the kernel; more are dropped there, and repeated by their senders.
+const BACKLOG: i32 = 256;
+/// Events between two looks at the clock.
+const EVENTS_AT_ONCE: usize = 64;
+/// Pause after the system had no memory to wait with.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Peers are gone through for dead ones when there are twice as many as at the last time, and
+/// at least so many.
+const PRUNE_AT: usize = 64;
+
+/// Lets peers in, over one device. Dropping it ends all its connections and joins its thread.
+pub struct Listener {
+    choice: Choice,
+    port: u16,
+    hello: Hello,
+    stop: Arc<Stop>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Hears of the device for as long as the listener lives.
+    _watching: Arc<Watching>,
+}
+
+struct Stop {
+    asked: AtomicBool,
+    event: OwnedFd,
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Choice { device, port, addresses } = &self.choice;
+        write!(f, "verbs listener on {device} port {port}, {addresses:?} port {}", self.port)
+    }
+}
+
+impl Listener {
+    /// Listens at every address of the best device, or of the one that was asked for. `port` 0 is
+    /// any free one.
+    ///
+    /// # Errors
+    /// Without libraries, kernel support, device or usable port: which of them, and what there
+    /// is.
+    pub fn start(
+        options: &Options,
+        port: u16,
+        limits: Limits,
+        admission: Arc<dyn Admission>,
+    ) -> Result<(Self, Arc<dyn CompletionQueue>), VerbsError> {
+        let limits = limits.in_range();
+        let (choice, (address, device, _)) = find_device(options)?;
+        let channel = Channel::new()?;
+        // An address that was asked for, with its interface if it is link-local.
+        let only = options.address.map(|_| address.addr);
+        let listening = listen(&channel, only, port)?;
+        let port = listening.local_addr().map_or(port, |addr| addr.port());
+        let pd = Pd::new(&device)?;
+        let queue = Queue::new(&pd, limits.of_queue())?;
+        let watching = Arc::new(Watching { queue: Arc::downgrade(&queue) });
+        let concerned: Weak<dyn Concerned> = Arc::<Watching>::downgrade(&watching);
+        watcher()?.watch(&device, concerned)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = eventfd(0, flags).map_err(|errno| system(errno.into()))?;
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), event });
+        let reads = reads_at_once(&device)?;
+        let acceptor = Acceptor {
+            channel,
+            _listening: listening,
+            queue: Arc::clone(&queue),
+            device,
+            admission,
+            limits,
+            reads,
+            stop: Arc::clone(&stop),
+            peers: HashMap::new(),
+            prune_at: PRUNE_AT,
+        };
+        let thread = std::thread::Builder::new()
+            .name("verbs-listener".to_owned())
+            .spawn(move || acceptor.run())
+            .map_err(system)?;
+        let thread = Mutex::new(Some(thread));
+        let hello = limits.hello();
+        let listener = Self { choice, port, hello, stop, thread, _watching: watching };
+        tracing::info!("{listener:?}");
+        Ok((listener, queue))
+    }
+
+    /// The device, its port, and the addresses.
+    #[must_use]
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// The connection manager's port, which has nothing to do with those of TCP.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What a client needs to find this listener: opaque, at most `max_bytes` long, for which 32
+    /// are enough for one address.
+    #[must_use]
+    pub fn blob(&self, max_bytes: usize) -> Vec<u8> {
+        let addresses = self.choice.addresses.clone();
+        Blob { hello: self.hello, port: self.port, addresses }.encode(max_bytes)
+    }
+
+    /// Ends all connections and the thread, and waits for it. The completion queue goes on to
+    /// deliver what there is, and each connection's `Disconnected`.
+    pub fn stop(&self) {
+        self.stop.asked.store(true, Ordering::Release);
+        // Fails only when the counter is full, and then the thread is awake.
+        let _full = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the verbs listener's thread has panicked");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn system(source: std::io::Error) -> VerbsError {
+    VerbsError::Call { verb: "starting a verbs listener", source, hint: String::new() }
+}
+
+/// What to use: the best choice, with its best address on the device as the connection manager has
+/// it open.
+fn find_device(options: &Options) -> Result<(Choice, survey::Bound), VerbsError> {
+    let bound = survey::addresses(&watcher()?.channel)?;
+    let mut choices = choose(&survey::devices(&bound)?, options)?;
+    let choice = choices.remove(0);
+    let on_it = |(address, device, port): &survey::Bound| {
+        let same_port = device.name() == choice.device && *port == choice.port;
+        same_port && choice.addresses.first() == Some(&address.ip())
+    };
+    let best = bound.into_iter().find(on_it);
+    best.map(|best| (choice, best)).ok_or(VerbsError::NoDevice)
+}
+
+/// An id that listens: at one address, or at all, which are IPv6 and IPv4 where there is IPv6.
+fn listen(channel: &Arc<Channel>, only: Option<SocketAddr>, port: u16) -> Result<Id, VerbsError> {
+    let at = |mut addr: SocketAddr| {
+        addr.set_port(port);
+        let id = Id::new(channel)?;
+        id.bind(addr)?;
+        id.listen(BACKLOG)?;
+        Ok(id)
+    };
+    let any = |ip: IpAddr| SocketAddr::new(ip, port);
+    match only {
+        Some(addr) => at(addr),
+        None => {
+            at(any(Ipv6Addr::UNSPECIFIED.into())).or_else(|_| at(any(Ipv4Addr::UNSPECIFIED.into())))
+        }
+    }
+}
+
+/// Passes on what happens to the device.
+struct Watching {
+    queue: Weak<Queue>,
+}
+
+impl Concerned for Watching {
+    fn device_event(&self, event: &DeviceEvent) {
+        if let Some(queue) = self.queue.upgrade() {
+            tell(&queue, event);
+        }
+    }
+}
+
+/// Ends what a device's event ends.
+pub(super) fn tell(queue: &Queue, event: &DeviceEvent) {
+    match event.what {
+        Affair::DeviceFatal => queue.end_all(&format!("the RDMA device is lost: {}", event.name)),
+        Affair::CqFatal | Affair::SrqFatal => {
+            queue.end_all(&format!("the device's queue is broken: {}", event.name));
+        }
+        Affair::QpFatal(qp_num) => queue.end_one(qp_num, &event.name),
+        _ => {}
+    }
+}
+
+/// A peer that was accepted.
+struct Peer {
+    link: Weak<Link>,
+    /// When it must have confirmed; `None` when it has.
+    deadline: Option<Instant>,
+}
+
+struct Acceptor {
+    channel: Arc<Channel>,
+    _listening: Id,
+    queue: Arc<Queue>,
+    device: Arc<Device>,
+    admission: Arc<dyn Admission>,
+    limits: Limits,
+    /// READs at once, as initiator and as the one who serves.
+    reads: (u8, u8),
+    stop: Arc<Stop>,
+    /// By the id's token.
+    peers: HashMap<u64, Peer>,
+    prune_at: usize,
+}
+
+impl Acceptor {
+    fn run(mut self) {
+        while !self.stop.asked.load(Ordering::Acquire) {
+            if let Err(errno) = self.sleep()
+                && errno != Errno::INTR
+            {
+                tracing::error!(%errno, "the verbs listener cannot wait for a while");
+                std::thread::sleep(PAUSE);
+            }
+            for _ in 0..EVENTS_AT_ONCE {
+                match self.channel.next() {
+                    Ok(None) => break,
+                    Ok(Some(event)) => self.take(event),
+                    Err(error) => {
+                        tracing::error!(%error, "the verbs listener hears nothing and ends");
+                        self.queue.end_all("the listener has ended");
+                        return;
+                    }
+                }
+            }
+            self.expire(Instant::now());
+        }
+        self.queue.end_all("the listener was stopped");
+    }
+
+    fn sleep(&self) -> Result<(), Errno> {
+        let deadlines = self.peers.values().filter_map(|peer| peer.deadline);
+        let left = deadlines.min().map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let mut fds = [
+            PollFd::new(&self.stop.event, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.channel.fd(), PollFlags::IN),
+        ];
+        poll(&mut fds, timeout.as_ref()).map(|_| ())
+    }
+
+    /// Ends connections that were not confirmed in time.
+    fn expire(&mut self, now: Instant) {
+        let limit_ms = self.limits.handshake_timeout_ms;
+        self.peers.retain(|_, peer| {
+            let late = peer.deadline.is_some_and(|deadline| deadline <= now);
+            if late && let Some(link) = peer.link.upgrade() {
+                link.disconnected(format!("the peer did not confirm within {limit_ms} ms"));
+            }
+            !late
+        });
+    }
+
+    fn take(&mut self, event: Event) {
+        let ended = match event.happened {
+            Happened::Request { id, reads_in, reads_out } => {
+                self.request(id, reads_in, reads_out, &event.private);
+                return;
+            }
+            Happened::Established => {
+                if let Some(peer) = self.peers.get_mut(&event.token) {
+                    peer.deadline = None;
+                    if let Some(link) = peer.link.upgrade() {
+                        self.queue.connected(&link);
+                    }
+                }
+                return;
+            }
+            Happened::Disconnected => "the peer ended the connection",
+            Happened::Rejected | Happened::ConnectError => "the peer gave up while connecting",
+            Happened::Unreachable => "the peer's confirmation did not arrive",
+            Happened::DeviceRemoved => "the RDMA device was removed",
+            _ => return,
+        };
+        if let Some(link) = self.peers.remove(&event.token).and_then(|peer| peer.link.upgrade()) {
+            link.disconnected(ended.to_owned());
+        }
+    }
+
+    fn request(&mut self, id: Id, reads_in: u8, reads_out: u8, private: &[u8]) {
+        let from = id.peer_addr();
+        let id = Arc::new(id);
+        match self.admit(&id, reads_in, reads_out, private) {
+            Ok(peer) => {
+                self.prune();
+                self.peers.insert(id.token(), peer);
+            }
+            Err(no) => {
+                tracing::debug!(?from, reason = ?no.reason, text = no.text, "refused");
+                // The peer may have given up meanwhile.
+                let _gone = id.reject(&no.encode());
+            }
+        }
+    }
+
+    /// Everything that is asked of a peer comes before anything is made for it.
+    fn admit(
+        &self,
+        id: &Arc<Id>,
+        reads_in: u8,
+        reads_out: u8,
+        private: &[u8],
+    ) -> Result<Peer, Rejection> {
+        let (theirs, ticket) = Hello::decode_request(private)
+            .map_err(|unclear| Rejection::new(Reason::Unclear, unclear.to_string()))?;
+        if theirs != self.limits.hello() {
+            let text = "sizes of messages differ: it is not the listener that was meant";
+            return Err(Rejection::new(Reason::Unclear, text));
+        }
+        if !matches!(id.device(), Ok(Some(device)) if Arc::ptr_eq(&device, &self.device)) {
+            let text = format!("connections come through {} only", self.device.name());
+            return Err(Rejection::new(Reason::OtherDevice, text));
+        }
+        let pending = self.peers.values().filter(|peer| peer.deadline.is_some()).count();
+        if self.queue.is_full() || pending >= self.limits.pending_handshakes {
+            return Err(Rejection::new(Reason::Full, "no room for another connection; try later"));
+        }
+        let context = self.admission.admit(&ticket);
+        let context = context.map_err(|no| Rejection::new(Reason::Refused, no.0))?;
+        self.accept(id, reads_in, reads_out, context).map_err(|error| {
+            tracing::warn!(%error, context, "a peer that was let in cannot be connected");
+            Rejection::new(Reason::Failed, "the server cannot make the connection; see its log")
+        })
+    }
+
+    fn accept(
+        &self,
+        id: &Arc<Id>,
+        reads_in: u8,
+        reads_out: u8,
+        context: u64,
+    ) -> Result<Peer, VerbsError> {
+        let qp = Id::make_qp(id, self.queue.qp_init())?;
+        id.set_ack_timeout(self.limits.ack_exponent());
+        let side = Side::Server(Arc::clone(&self.admission));
+        let link = self.queue.add(context, side, qp);
+        let link = link.map_err(|full| VerbsError::Connect(full.to_string()))?;
+        let (initiates, serves) = self.reads;
+        let params = Params {
+            private: &self.limits.hello().answer(),
+            responder_resources: reads_in.min(serves),
+            initiator_depth: reads_out.min(initiates),
+            retry_count: RETRIES,
+        };
+        if let Err(error) = id.accept(params) {
+            link.disconnected(error.to_string());
+            return Err(error);
+        }
+        link.established();
+        let wait = Duration::from_millis(self.limits.handshake_timeout_ms);
+        Ok(Peer { link: Arc::downgrade(&link), deadline: Some(Instant::now() + wait) })
+    }
+
+    /// Forgets peers whose connections have ended on this side.
+    fn prune(&mut self) {
+        if self.peers.len() >= self.prune_at {
+            self.peers.retain(|_, peer| peer.link.strong_count() > 0);
+            self.prune_at = (self.peers.len() * 2).max(PRUNE_AT);
+        }
+    }
+}
