@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use super::endpoint::{Link, OPEN, Side};
 use super::ffi::flight::{Entry, Kind, Verb};
 use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
-use super::queue::INTERNAL_DEPTH;
+use super::limits::INTERNAL_DEPTH;
 use super::regions::describe;
 use super::worker;
 use crate::endpoint::AttachError;
@@ -88,13 +88,14 @@ impl Link {
         let len_bytes = message.len();
         let Ok(lkey) = self.core.lkey(&message) else { return false };
         let entry = Entry { id: 0, signaled: false, kind: Kind::Internal, buffer: Some(message) };
-        let mut tx = self.tx.lock();
         let depth = self.core.limits.send_depth + INTERNAL_DEPTH;
-        let is_full = tx.queue.len() >= depth;
-        if self.state.load(Ordering::Acquire) != OPEN || is_full {
+        let mut tx = self.tx.lock();
+        if self.state.load(Ordering::Acquire) != OPEN
+            || tx.queue.len() >= depth
+            || !self.core.take_for_note()
+        {
             return false;
         }
-        self.core.took(1);
         let piece = (Verb::Send { immediate: NOTE }, 0..len_bytes);
         let staged = tx.queue.stage(entry, lkey, [piece]).is_ok();
         let posted = tx.queue.commit();

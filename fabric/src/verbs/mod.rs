@@ -14,12 +14,15 @@ mod endpoint;
 mod ffi;
 mod frames;
 mod hello;
+mod limits;
 mod listener;
+mod poll;
 mod post;
 mod queue;
 mod regions;
 mod setup;
 mod survey;
+mod table;
 mod watch;
 mod worker;
 

@@ -10,7 +10,7 @@ use super::ffi::error::status_cause;
 use super::ffi::flight::{Entry, Fate, Kind, Target, Verb};
 use super::ffi::sys;
 use super::frames::pieces;
-use super::queue::Sink;
+use super::poll::Sink;
 use super::regions::Use;
 use crate::buffer::Buffer;
 use crate::mem::AccessError;

@@ -9,7 +9,7 @@ use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::pd::Pd;
 use super::hello::Hello;
-use super::queue::QueueLimits;
+use super::limits::QueueLimits;
 
 /// Bounds of a listener, and of the connections of both sides. Values outside what devices can
 /// carry are brought into it.

@@ -13,6 +13,13 @@ use super::sys;
 pub(crate) struct Wc(sys::ibv_wc);
 
 impl Wc {
+    #[cfg(test)]
+    pub(super) fn made_up(wr_id: u64, status: u32) -> Self {
+        // SAFETY: it is plain data, for which zero is a value.
+        let zero: sys::ibv_wc = unsafe { std::mem::zeroed() };
+        Self(sys::ibv_wc { wr_id, status, ..zero })
+    }
+
     /// What the poster chose.
     pub(crate) fn wr_id(&self) -> u64 {
         self.0.wr_id

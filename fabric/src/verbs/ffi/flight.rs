@@ -98,8 +98,12 @@ impl SendQueue {
     /// `tag` is the upper half of each `wr_id`, its top bit clear; of `interval` requests at least
     /// one is signalled.
     pub(crate) fn new(qp: Qp, tag: u32, interval: usize) -> Self {
+        Self::with(Some(qp), tag, interval)
+    }
+
+    fn with(qp: Option<Qp>, tag: u32, interval: usize) -> Self {
         Self {
-            qp: Some(qp),
+            qp,
             tag: u64::from(tag & (u32::MAX >> 1)) << 32,
             ring: VecDeque::new(),
             first: 0,
@@ -348,5 +352,116 @@ impl Drop for SendQueue {
     fn drop(&mut self) {
         // The queue pair first, then the buffers.
         self.destroy(|_, _| ());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    const AT: Target = Target { addr: 1 << 20, rkey: 1 };
+
+    /// Without a device: what is committed is lost, and completions are made up.
+    struct Flight {
+        queue: SendQueue,
+        pool: BufferPool,
+        seen: Vec<(u64, Fate)>,
+    }
+
+    impl Flight {
+        fn new() -> Self {
+            let queue = SendQueue::with(None, 0x1234, 4);
+            Self { queue, pool: BufferPool::new(), seen: vec![] }
+        }
+
+        fn entry(&self, id: u64, kind: Kind) -> Entry {
+            Entry { id, signaled: true, kind, buffer: Some(self.pool.get(128)) }
+        }
+
+        fn stage(&mut self, id: u64, pieces: usize) {
+            let entry = self.entry(id, Kind::Read(RegionId(1)));
+            let pieces = (0..pieces).map(|n| (Verb::Read(AT), n * 8..n * 8 + 8));
+            self.queue.stage(entry, 5, pieces).expect("inside");
+            assert!(self.queue.commit().is_err(), "there is no queue pair");
+        }
+
+        fn complete(&mut self, number: u32, status: u32) {
+            let wc = Wc::made_up(0x1234 << 32 | u64::from(number), status);
+            self.queue.complete(&wc, |entry, fate| self.seen.push((entry.id, fate)));
+        }
+    }
+
+    #[test]
+    fn a_completion_stands_for_all_before_it() {
+        let mut flight = Flight::new();
+        (1..=5).for_each(|id| flight.stage(id, 1));
+        flight.complete(2, sys::IBV_WC_SUCCESS);
+        assert_eq!(flight.seen, [(1, Fate::Done), (2, Fate::Done), (3, Fate::Done)]);
+        // One of before, and one that was never posted: nothing happens.
+        flight.complete(1, sys::IBV_WC_SUCCESS);
+        flight.complete(5, sys::IBV_WC_SUCCESS);
+        flight.complete(u32::MAX, sys::IBV_WC_SUCCESS);
+        assert_eq!((flight.seen.len(), flight.queue.len()), (3, 2));
+    }
+
+    #[test]
+    fn what_is_before_a_failure_is_done_and_what_is_behind_it_flushed() {
+        let mut flight = Flight::new();
+        (1..=4).for_each(|id| flight.stage(id, 1));
+        flight.complete(1, sys::IBV_WC_REM_ACCESS_ERR);
+        flight.complete(3, sys::IBV_WC_WR_FLUSH_ERR);
+        let failed = Fate::Failed(sys::IBV_WC_REM_ACCESS_ERR);
+        let expected = [(1, Fate::Done), (2, failed), (3, Fate::Flushed), (4, Fate::Flushed)];
+        assert_eq!(flight.seen, expected);
+    }
+
+    #[test]
+    fn a_request_of_pieces_fails_once_with_the_piece_s_reason() {
+        let mut flight = Flight::new();
+        flight.stage(1, 3);
+        flight.stage(2, 2);
+        flight.complete(1, sys::IBV_WC_RETRY_EXC_ERR);
+        assert_eq!(flight.seen, [], "its buffer is in use until its last piece has ended");
+        flight.complete(2, sys::IBV_WC_WR_FLUSH_ERR);
+        flight.complete(4, sys::IBV_WC_WR_FLUSH_ERR);
+        let failed = Fate::Failed(sys::IBV_WC_RETRY_EXC_ERR);
+        assert_eq!(flight.seen, [(1, failed), (2, Fate::Flushed)]);
+    }
+
+    #[test]
+    fn a_refused_request_fails_in_its_turn() {
+        let mut flight = Flight::new();
+        flight.stage(1, 1);
+        let error = AccessError::NotAttached(9);
+        let refused = flight.entry(2, Kind::Refused(error));
+        flight.queue.refuse(refused);
+        assert!(!flight.queue.is_refused_next());
+        flight.complete(0, sys::IBV_WC_SUCCESS);
+        assert!(flight.queue.is_refused_next());
+        flight.stage(3, 1);
+        flight.queue.destroy(|entry, fate| flight.seen.push((entry.id, fate)));
+        let expected = [(1, Fate::Done), (2, Fate::Refused(error)), (3, Fate::Flushed)];
+        assert_eq!(flight.seen, expected);
+    }
+
+    #[test]
+    fn numbers_go_around() {
+        let mut flight = Flight::new();
+        flight.queue.first = u32::MAX - 1;
+        (1..=4).for_each(|id| flight.stage(id, 1));
+        flight.complete(0, sys::IBV_WC_SUCCESS);
+        flight.complete(1, sys::IBV_WC_SUCCESS);
+        assert_eq!(flight.seen.len(), 4);
+        assert_eq!(flight.queue.first(), 2);
+    }
+
+    #[test]
+    fn a_piece_outside_its_buffer_is_never_staged() {
+        let mut flight = Flight::new();
+        let entry = flight.entry(1, Kind::Send);
+        let pieces = [(Verb::Send { immediate: 0 }, 0..64), (Verb::Send { immediate: 0 }, 64..129)];
+        assert!(flight.queue.stage(entry, 5, pieces).is_err());
+        assert_eq!((flight.queue.len(), flight.queue.requests.len()), (0, 0));
     }
 }
