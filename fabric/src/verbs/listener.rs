@@ -395,3 +395,6 @@ impl Acceptor {
         }
     }
 }
+
+#[cfg(test)]
+mod hostile;
