@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::options::{ClientBuilder, PutOptions};
 use crate::read;
+use crate::registered::RegisteredBuffer;
 use crate::stats::Stats;
 use crate::value::{Meta, Value, Version};
 
@@ -175,6 +176,24 @@ impl Table {
             Some(meta) => Ok(Some(meta)),
             None => self.run(self.inner.get_into(key, into)),
         }
+    }
+
+    /// As [`crate::Table::buffer`].
+    #[must_use]
+    pub fn buffer(&self, capacity_bytes: usize) -> RegisteredBuffer {
+        self.inner.buffer(capacity_bytes)
+    }
+
+    /// As [`crate::Table::get_into_registered`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_into_registered(
+        &self,
+        key: impl AsRef<[u8]>,
+        into: RegisteredBuffer,
+    ) -> (RegisteredBuffer, Result<Option<Meta>, Error>) {
+        self.run(self.inner.get_into_registered(key, into))
     }
 
     /// As [`crate::Table::get_many`].

@@ -60,6 +60,17 @@ pub enum Error {
     /// Key, value, name or batch is over a limit.
     #[error("too large: {0}")]
     TooLarge(String),
+    /// The value has no room in the caller's buffer, which was given back.
+    #[error(
+        "buffer too small: the value has {needed_bytes} bytes, and the buffer takes \
+         {capacity_bytes}; give a longer one"
+    )]
+    BufferTooSmall {
+        /// Length of the value. A later one may be longer.
+        needed_bytes: usize,
+        /// What the buffer takes.
+        capacity_bytes: usize,
+    },
     /// The value is not what the operation needs.
     #[error("wrong type: {0}; increment needs a decimal number without overflow")]
     WrongType(String),

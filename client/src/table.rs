@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::options::PutOptions;
 use crate::read;
+use crate::registered::RegisteredBuffer;
 use crate::rpc;
 use crate::stats::{Counter, Shard};
 use crate::value::{Meta, Value, Version};
@@ -199,6 +200,32 @@ impl Table {
         into: &mut Vec<u8>,
     ) -> Result<Option<Meta>, Error> {
         read::get_into(&self.handle, key.as_ref(), into).await
+    }
+
+    /// A buffer for [`Self::get_into_registered`], empty, with room for `capacity_bytes` at least.
+    #[must_use]
+    pub fn buffer(&self, capacity_bytes: usize) -> RegisteredBuffer {
+        let mut buffer = self.handle.link.shared().pool.get(capacity_bytes);
+        buffer.set_len(0);
+        RegisteredBuffer { buffer }
+    }
+
+    /// As [`Self::get`], into a buffer that a device can write into: a large value goes straight
+    /// from the server's memory to where the caller wants it. The buffer comes back with the
+    /// answer, its length that of the value; without a value it is empty.
+    ///
+    /// It is given by value since a READ owns it until the device has completed it. If this future
+    /// is dropped before, the buffer is lost to the caller and goes back to the client's memory
+    /// when it is safe. After an error of the connection it may be another one of the same length.
+    ///
+    /// # Errors
+    /// As [`Self::get`]; [`Error::BufferTooSmall`] says how long a buffer the value needs.
+    pub async fn get_into_registered(
+        &self,
+        key: impl AsRef<[u8]>,
+        into: RegisteredBuffer,
+    ) -> (RegisteredBuffer, Result<Option<Meta>, Error>) {
+        read::get_into_registered(&self.handle, key.as_ref(), into).await
     }
 
     /// The values of `keys`, in their order. The READs of all keys go behind one doorbell.

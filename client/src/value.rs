@@ -50,6 +50,10 @@ impl Value {
         Self { image: bytes, start: 0, meta: Meta { version, user_flags, expiry_s } }
     }
 
+    pub(crate) fn new(bytes: Vec<u8>, meta: Meta) -> Self {
+        Self { image: bytes, start: 0, meta }
+    }
+
     /// The value in the image of a whole entry, which was judged to be one.
     #[inline]
     pub(crate) fn in_entry(mut image: Vec<u8>, header: &EntryHeader) -> Self {

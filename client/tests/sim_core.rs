@@ -9,7 +9,7 @@ use onesided::core::Connection;
 use onesided::{Error, Options, Table, TableInfo, TableOptions};
 use onesided_fabric::sim::{self, SimEndpoint, World};
 use onesided_fabric::{
-    BufferPool, CompletionQueue, Endpoint, Opcode, Outcome, RegionId, RemoteAddr, Rights,
+    Buffer, BufferPool, CompletionQueue, Endpoint, Opcode, Outcome, RegionId, RemoteAddr, Rights,
     WorkRequest,
 };
 use onesided_protocol::control::Welcome;
@@ -220,4 +220,44 @@ fn dropped_reads_give_their_slots_back() {
     }
     let buffers = sim.run(connection.read_many(&place)).unwrap();
     assert_eq!(buffers[0].words(), [8, 9, 10, 11, 12, 13, 14, 15]);
+}
+
+/// Given up after any number of steps: nobody gets the buffer's memory before the READ is complete.
+#[test]
+fn a_dropped_read_keeps_its_buffer_until_it_is_complete() {
+    const LEN_BYTES: usize = 4096;
+    let (mut under_way, mut complete) = (0, 0);
+    for steps in 0..SEEDS {
+        let mut sim = Simulated::new(steps, sim::Options::default(), 4);
+        let connection = Arc::clone(&sim.connection);
+        let remote = RemoteAddr { region: REGION, offset_bytes: 64 };
+        let lent = sim.pool.get(LEN_BYTES);
+        let addr = lent.addr();
+        {
+            let mut read = pin!(connection.read_into(remote, lent));
+            let mut cx = Context::from_waker(Waker::noop());
+            for _ in 0..=steps {
+                if let Poll::Ready(buffer) = read.as_mut().poll(&mut cx) {
+                    assert_eq!(buffer.unwrap().words()[..3], [8, 9, 10], "SEED={steps}");
+                    break;
+                }
+                sim.world.step();
+                connection.dispatch();
+            }
+        }
+        let mut others: Vec<Buffer> = (0..3).map(|_| sim.pool.get(LEN_BYTES)).collect();
+        others.iter_mut().for_each(|buffer| buffer.fill(0xEE));
+        let is_complete = others.iter().any(|buffer| buffer.addr() == addr);
+        // Another READ, so that the world goes on until the first one is long complete.
+        sim.run(connection.read_many(&wanted(steps))).unwrap();
+        sim.run(connection.read_many(&wanted(steps))).unwrap();
+        assert!(others.iter().all(|other| other.iter().all(|&byte| byte == 0xEE)), "SEED={steps}");
+        if is_complete {
+            complete += 1;
+        } else {
+            under_way += 1;
+            assert_eq!(sim.pool.get(LEN_BYTES).addr(), addr, "SEED={steps}: it comes back");
+        }
+    }
+    assert!(under_way > 20 && complete > 20, "{under_way} under way, {complete} complete");
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use children::{Process, builder, fabrics, one_sided, one_sided_kind, role, scaled, tell, told};
-use onesided::blocking;
+use onesided::{Value, blocking};
 use onesided_protocol::rpc::{Expect, Ttl};
 use onesided_protocol::rules::{Rule, without};
 use onesided_server::engine::Table;
@@ -99,20 +99,31 @@ fn put(table: &Table, of: u64, value: &[u8]) {
 /// Reads whole values only, none older than one read before.
 fn read(table: &blocking::Table, reads: u64, key_of: impl Fn(u64) -> u64) -> Result<(), String> {
     let mut newest = [(0, 0); SMALL as usize + 1];
+    let mut buffer = table.buffer(128 << 10);
     for n in 0..reads {
         let of = key_of(n);
-        let Some(value) = table.get(key(of)).expect("a get") else {
+        // Every second large one straight into a buffer of ours.
+        let (owned, meta) = if of == LARGE_KEY && n / 64 % 2 == 0 {
+            let got;
+            (buffer, got) = table.get_into_registered(key(of), buffer);
+            (None, got.expect("a get"))
+        } else {
+            let value = table.get(key(of)).expect("a get");
+            let meta = value.as_ref().map(Value::meta);
+            (value, meta)
+        };
+        let Some(meta) = meta else {
             return Err(format!("read {n}: key {of} was absent, but it always has a value"));
         };
-        let Some((number, [])) = first_piece(&value) else {
-            return Err(format!("read {n}: {} bytes of key {of} are torn", value.len()));
+        let bytes = owned.as_deref().unwrap_or(&buffer);
+        let Some((number, [])) = first_piece(bytes) else {
+            return Err(format!("read {n}: {} bytes of key {of} are torn", bytes.len()));
         };
-        let before = &mut newest[of as usize];
-        if (number, value.version()) < *before {
-            let now = (number, value.version());
+        let (before, now) = (&mut newest[of as usize], (number, meta.version));
+        if now < *before {
             return Err(format!("read {n}: key {of} went from {before:?} back to {now:?}"));
         }
-        *before = (number, value.version());
+        *before = now;
     }
     Ok(())
 }

@@ -33,6 +33,7 @@ fn plan() -> Plan {
         pause_per_mille: 0,
         pause_steps: 0,
         clock_moves: false,
+        drop_per_mille: 0,
         fillers_max: 0,
         relocate_percent: 0,
         weights: Weights::NONE,
@@ -135,6 +136,16 @@ fn pending() {
 /// version of the value again.
 #[test]
 fn large_unique() {
+    without_large_unique(get);
+}
+
+/// The same, straight into the caller's buffer.
+#[test]
+fn large_unique_in_a_lent_buffer() {
+    without_large_unique(|| Call::GetLent(0));
+}
+
+fn without_large_unique(get: impl Fn() -> Call) {
     is_noticed(Rule::LargeUnique, |place| {
         let (steps, meanwhile) = (place / 40, place % 40);
         let plan = Plan { large_one_in: 1, ..plan() };

@@ -21,15 +21,29 @@ impl Connection {
     pub async fn read_many(&self, wanted: &[(RemoteAddr, usize)]) -> Result<Vec<Buffer>, Error> {
         let by = Deadline::after("read", self.options().operation_timeout);
         let mut buffers = Vec::with_capacity(wanted.len());
+        let pool = &self.shared.pool;
         for group in wanted.chunks(GROUP_MAX) {
+            let group = group.iter().map(|&(remote, len_bytes)| (remote, pool.get(len_bytes)));
             self.read_group(group, by, &mut buffers).await?;
         }
         Ok(buffers)
     }
 
+    /// READs the whole length of `into` and gives it back. If this future is dropped, or ends with
+    /// an error, the buffer belongs to the READ until that has completed, and to its pool then.
+    ///
+    /// # Errors
+    /// As [`Self::read_many`].
+    pub async fn read_into(&self, remote: RemoteAddr, into: Buffer) -> Result<Buffer, Error> {
+        let by = Deadline::after("read", self.options().operation_timeout);
+        let mut buffers = Vec::with_capacity(1);
+        self.read_group(std::iter::once((remote, into)), by, &mut buffers).await?;
+        buffers.pop().ok_or(Error::BadAnswer("a READ without its bytes"))
+    }
+
     async fn read_group(
         &self,
-        wanted: &[(RemoteAddr, usize)],
+        wanted: impl ExactSizeIterator<Item = (RemoteAddr, Buffer)>,
         by: Deadline,
         buffers: &mut Vec<Buffer>,
     ) -> Result<(), Error> {
@@ -41,12 +55,12 @@ impl Connection {
         self.acquire(&self.slots, 1, by).await.map_err(failed)?;
         let count = wanted.len() as u32;
         let mut waiter = self.register(count, false, None, by).map_err(failed)?;
-        let request = |(number, &(remote, len_bytes)): (usize, &(RemoteAddr, usize))| WorkRequest {
+        let request = |(number, (remote, into))| WorkRequest {
             id: numbered(waiter.id, number),
             signaled: true,
-            op: Opcode::Read { remote, into: self.shared.pool.get(len_bytes) },
+            op: Opcode::Read { remote, into },
         };
-        let chain: VecDeque<_> = wanted.iter().enumerate().map(request).collect();
+        let chain: VecDeque<_> = wanted.enumerate().map(request).collect();
         let progress = |left| waiter.unposted = left as u32;
         self.post_all(chain, by, progress).await.map_err(failed)?;
         let collected = waiter.collected(by).await.map_err(failed)?;

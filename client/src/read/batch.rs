@@ -10,10 +10,10 @@ use onesided_protocol::layout::slot::Slot;
 
 use super::bucket::{Bucket, any_match};
 use super::io::{Io, clamp};
-use super::lookup::{Expired, value_of};
+use super::lookup::{Expired, bytes_of};
 use super::view::{IndexMap, TableView};
 use crate::error::Error;
-use crate::value::Value;
+use crate::value::{Meta, Value};
 
 /// One READ of a doorbell: for which key, where, how much.
 struct Wanted<T> {
@@ -58,7 +58,8 @@ pub(crate) async fn get_many_posted<K: AsRef<[u8]>>(
         if let Verdict::Hit(header) = judge(view.info.secret, wanted.what, &entry, key)
             && io.expired(header.expiry_s) == Expired::No
         {
-            values[wanted.index] = Some(value_of(&entry, &header));
+            let bytes = bytes_of(&entry, &header).to_vec();
+            values[wanted.index] = Some(Value::new(bytes, Meta::of(&header)));
         }
     }
     Ok(())

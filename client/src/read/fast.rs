@@ -16,7 +16,8 @@ use onesided_protocol::layout::slot::Slot;
 
 use super::bucket::AnyMatch;
 use super::io::Io;
-use super::lookup::Expired;
+use super::lookup::{Expired, bytes_of};
+use super::target::Target;
 use super::view::TableView;
 use crate::table::Own;
 use crate::value::{Meta, Value};
@@ -26,28 +27,30 @@ use crate::value::{Meta, Value};
 pub(crate) fn get_now(io: &Io<'_>, view: &TableView, own: &mut Own, key: &[u8]) -> Option<Value> {
     let loads = io.connection.loads()?;
     let hash = view.hash(key);
-    let at = Target::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
+    let at = EntryRead::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
     let value = entry_now(io, loads, view, at, key)?;
     own.shard.fast_gets(1, at.read_bytes());
     Some(value)
 }
 
-/// As [`get_now`]; the value is added to `into`.
+/// As [`get_now`]; the value goes into `target`.
 #[inline]
 pub(crate) fn get_into_now(
     io: &Io<'_>,
     view: &TableView,
     own: &mut Own,
     key: &[u8],
-    into: &mut Vec<u8>,
+    target: &mut Target<'_, '_>,
 ) -> Option<Meta> {
     let loads = io.connection.loads()?;
     let hash = view.hash(key);
-    let at = Target::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
+    let at = EntryRead::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
     loads.read_lines_into(at.remote, at.lines, &mut own.scratch).ok()?;
     let image = own.scratch.as_flattened().as_flattened();
     let header = hit(io, view, at, image, key)?;
-    into.extend_from_slice(&image[header.value_offset()..header.len_bytes()]);
+    if !target.copy(bytes_of(image, &header)) {
+        return None;
+    }
     own.shard.fast_gets(1, at.read_bytes());
     Some(Meta::of(&header))
 }
@@ -78,7 +81,7 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(
         for ((target, place), key) in targets.iter_mut().zip(&places).zip(keys) {
             let Some((remote, hash)) = *place else { continue };
             let slot = slot_now(loads, remote, hash);
-            *target = slot.and_then(|slot| Target::of(slot, key.as_ref()));
+            *target = slot.and_then(|slot| EntryRead::of(slot, key.as_ref()));
             if let Some(at) = target {
                 loads.prefetch(at.remote, at.lines * size_of::<Line>());
             }
@@ -109,13 +112,13 @@ fn slot_now(loads: &Loads, bucket: RemoteAddr, hash: KeyHash) -> Option<Slot> {
 
 /// The READ that a slot asks for.
 #[derive(Clone, Copy)]
-struct Target {
+struct EntryRead {
     addr: LogAddr,
     remote: RemoteAddr,
     lines: usize,
 }
 
-impl Target {
+impl EntryRead {
     #[inline(always)]
     fn of(slot: Slot, key: &[u8]) -> Option<Self> {
         let addr = slot.addr()?;
@@ -142,7 +145,7 @@ fn entry_apart(
     io: &Io<'_>,
     loads: &Loads,
     view: &TableView,
-    at: Target,
+    at: EntryRead,
     key: &[u8],
 ) -> Option<Value> {
     entry_now(io, loads, view, at, key)
@@ -153,7 +156,7 @@ fn entry_now(
     io: &Io<'_>,
     loads: &Loads,
     view: &TableView,
-    at: Target,
+    at: EntryRead,
     key: &[u8],
 ) -> Option<Value> {
     let image = loads.read_lines(at.remote, at.lines).ok()?.into_flattened().into_flattened();
@@ -163,7 +166,13 @@ fn entry_now(
 
 /// The header of the entry in `image`, if that answers.
 #[inline(always)]
-fn hit(io: &Io<'_>, view: &TableView, at: Target, image: &[u8], key: &[u8]) -> Option<EntryHeader> {
+fn hit(
+    io: &Io<'_>,
+    view: &TableView,
+    at: EntryRead,
+    image: &[u8],
+    key: &[u8],
+) -> Option<EntryHeader> {
     match judge(view.info.secret, at.addr, image, key) {
         Verdict::Hit(header) if io.expired(header.expiry_s) == Expired::No => Some(header),
         _ => None,

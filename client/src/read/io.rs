@@ -1,6 +1,6 @@
 //! READs of one GET: loads where the fabric can (shm), posted work requests where it cannot.
 
-use onesided_fabric::{RegionId, RemoteAddr};
+use onesided_fabric::{Buffer, RegionId, RemoteAddr};
 use onesided_protocol::LogAddr;
 use onesided_protocol::layout::catalog::CATALOG_REGION;
 use onesided_protocol::layout::entry::HEADER_BYTES;
@@ -83,6 +83,21 @@ impl Io<'_> {
             into.copy_from_slice(&buffer[..into.len()]);
         }
         Ok(())
+    }
+
+    /// As [`Self::read_bytes`], into the whole length of a buffer that the READ owns until it is
+    /// complete, also when this future is dropped.
+    pub(crate) async fn read_buffer(
+        &self,
+        remote: RemoteAddr,
+        mut into: Buffer,
+    ) -> Result<Buffer, Error> {
+        self.count(1, into.len());
+        if let Some(done) = self.connection.endpoint().read_bytes_now(remote, &mut into) {
+            done.map_err(|error| self.connection.access_error(error))?;
+            return Ok(into);
+        }
+        self.connection.read_into(remote, into).await
     }
 
     pub(crate) fn attach(&self, region: RegionId, descriptor: &[u8]) -> Result<(), Error> {

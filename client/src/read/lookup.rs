@@ -14,14 +14,17 @@ use zerocopy::IntoBytes;
 
 use super::bucket::Bucket;
 use super::io::Io;
+use super::target::Target;
 use super::view::{IndexMap, Place, Refreshed, TableView};
 use crate::error::Error;
-use crate::value::Value;
+use crate::value::Meta;
 
 /// What a lookup by READs came to.
 pub(crate) enum Outcome {
-    /// The value that was current at some moment of this call.
-    Hit(Value),
+    /// The target holds the value that was current at some moment of this call.
+    Hit(Meta),
+    /// There was one of so many bytes, and the target has no room for it.
+    NoRoom { needed_bytes: usize },
     /// There was none at some moment of this call.
     Miss,
     /// READs alone do not tell: ask by RPC.
@@ -41,7 +44,8 @@ enum Round {
 
 /// What one slot led to.
 enum Followed {
-    Hit(Value),
+    Hit(Meta),
+    NoRoom { needed_bytes: usize },
     Expired,
     ExpiryUnclear,
     OtherKey,
@@ -49,8 +53,14 @@ enum Followed {
     Unproven,
 }
 
-/// Looks `key` up. Ends after [`ROUNDS_MAX`] rounds at the latest.
-pub(crate) async fn lookup(io: &Io<'_>, view: &TableView, key: &[u8]) -> Result<Outcome, Error> {
+/// Looks `key` up; its value goes into `target`, which holds anything after other outcomes than a
+/// hit. Ends after [`ROUNDS_MAX`] rounds at the latest.
+pub(crate) async fn lookup(
+    io: &Io<'_>,
+    view: &TableView,
+    key: &[u8],
+    target: &mut Target<'_, '_>,
+) -> Result<Outcome, Error> {
     let hash = view.hash(key);
     let mut collisions = 0;
     for round in 0..ROUNDS_MAX {
@@ -58,7 +68,7 @@ pub(crate) async fn lookup(io: &Io<'_>, view: &TableView, key: &[u8]) -> Result<
             io.connection.stats().retry();
         }
         let search = Search { io, view, key, hash, may_use_cache: round == 0 };
-        match search.round().await? {
+        match search.round(target).await? {
             Round::Done(outcome) => return Ok(outcome),
             Round::Again { refresh: false } => {}
             Round::Again { refresh: true } => match view.refresh(io, hash).await? {
@@ -76,11 +86,10 @@ pub(crate) async fn lookup(io: &Io<'_>, view: &TableView, key: &[u8]) -> Result<
     Ok(Outcome::AskServer)
 }
 
-/// The value in an entry's image, which was judged to be whole.
+/// The value's bytes in an entry's image, which was judged to be whole.
 #[inline]
-pub(super) fn value_of(image: &[u8], header: &EntryHeader) -> Value {
-    let value = image[header.value_offset()..header.len_bytes()].to_vec();
-    Value::from_bytes(value, header.version, header.user_flags, header.expiry_s)
+pub(super) fn bytes_of<'i>(image: &'i [u8], header: &EntryHeader) -> &'i [u8] {
+    &image[header.value_offset()..header.len_bytes()]
 }
 
 struct Search<'a> {
@@ -92,7 +101,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    async fn round(&self) -> Result<Round, Error> {
+    async fn round(&self, target: &mut Target<'_, '_>) -> Result<Round, Error> {
         let Some((map, place)) = self.view.map().and_then(|map| Some((map, map.place(self.hash)?)))
         else {
             return Ok(Round::Again { refresh: true });
@@ -105,7 +114,7 @@ impl Search<'_> {
             return self.no_candidate(&bucket, place).await;
         }
         // Also when a split has begun to move the key: its slot is good until the split ends.
-        self.follow_all(&candidates, &bucket).await
+        self.follow_all(&candidates, &bucket, target).await
     }
 
     async fn bucket(&self, map: &IndexMap, place: Place) -> Result<Option<Bucket>, Error> {
@@ -133,11 +142,17 @@ impl Search<'_> {
         Ok(if proven { Round::Done(Outcome::Miss) } else { Round::Again { refresh: true } })
     }
 
-    async fn follow_all(&self, candidates: &[Slot], bucket: &Bucket) -> Result<Round, Error> {
+    async fn follow_all(
+        &self,
+        candidates: &[Slot],
+        bucket: &Bucket,
+        target: &mut Target<'_, '_>,
+    ) -> Result<Round, Error> {
         let mut only_other_keys = true;
         for &slot in candidates {
-            let done = match self.follow(slot).await? {
-                Followed::Hit(value) => Outcome::Hit(value),
+            let done = match self.follow(slot, target).await? {
+                Followed::Hit(meta) => Outcome::Hit(meta),
+                Followed::NoRoom { needed_bytes } => Outcome::NoRoom { needed_bytes },
                 Followed::Expired => Outcome::Miss,
                 Followed::ExpiryUnclear => Outcome::AskServer,
                 Followed::Dead if !holds(Rule::DeadLooksAgain) => Outcome::Miss,
@@ -157,7 +172,7 @@ impl Search<'_> {
     }
 
     /// READs the entry that a slot points at, and those it was replaced by.
-    async fn follow(&self, slot: Slot) -> Result<Followed, Error> {
+    async fn follow(&self, slot: Slot, target: &mut Target<'_, '_>) -> Result<Followed, Error> {
         let (mut class, mut next) = (slot.class(), slot.addr());
         for hop in 0..=HOPS_MAX {
             let Some(addr) = next else { break };
@@ -167,8 +182,10 @@ impl Search<'_> {
             let len_bytes = first_read_bytes(size_class::bytes(class), self.key.len());
             let Some(words) = self.io.read(addr, len_bytes).await? else { break };
             match judge(self.view.info.secret, addr, words.as_bytes(), self.key) {
-                Verdict::Hit(header) => return self.hit(addr, header, words).await,
-                Verdict::Large { header, state } => return self.large(addr, header, state).await,
+                Verdict::Hit(header) => return self.hit(addr, header, words, target).await,
+                Verdict::Large { header, state } => {
+                    return self.large(addr, header, state, target).await;
+                }
                 Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
                 Verdict::OtherKey => return Ok(Followed::OtherKey),
                 Verdict::Dead => return Ok(Followed::Dead),
@@ -186,9 +203,13 @@ impl Search<'_> {
         addr: LogAddr,
         header: EntryHeader,
         words: Vec<u64>,
+        target: &mut Target<'_, '_>,
     ) -> Result<Followed, Error> {
         Ok(match self.io.expired(header.expiry_s) {
-            Expired::No => Followed::Hit(value_of(words.as_bytes(), &header)),
+            Expired::No if target.copy(bytes_of(words.as_bytes(), &header)) => {
+                Followed::Hit(Meta::of(&header))
+            }
+            Expired::No => Followed::NoRoom { needed_bytes: header.value_len as usize },
             Expired::Unclear => Followed::ExpiryUnclear,
             // It may have been replaced in time, after it was READ: it is a miss only if it is
             // still the key's entry now that its time is over.
@@ -206,6 +227,7 @@ impl Search<'_> {
         addr: LogAddr,
         header: EntryHeader,
         state: u64,
+        target: &mut Target<'_, '_>,
     ) -> Result<Followed, Error> {
         let value_len = header.value_len as usize;
         let Some((remote, room)) = self.io.place(addr, header.padded_bytes()).await? else {
@@ -215,9 +237,11 @@ impl Search<'_> {
             return Ok(Followed::Unproven);
         }
         let offset_bytes = remote.offset_bytes + header.value_offset() as u64;
-        let mut value = vec![0; value_len];
         let from = onesided_fabric::RemoteAddr { offset_bytes, ..remote };
-        self.io.read_bytes(from, &mut value).await?;
+        let has_room = target.has_room(value_len);
+        if has_room {
+            target.read(self.io, from, value_len).await?;
+        }
         // Before the state word: an expired entry is a miss only if it was not replaced in time.
         let expired = self.io.expired(header.expiry_s);
         if holds(Rule::LargeReadsStateAgain) {
@@ -227,12 +251,8 @@ impl Search<'_> {
             }
         }
         Ok(match expired {
-            Expired::No => Followed::Hit(Value::from_bytes(
-                value,
-                header.version,
-                header.user_flags,
-                header.expiry_s,
-            )),
+            Expired::No if has_room => Followed::Hit(Meta::of(&header)),
+            Expired::No => Followed::NoRoom { needed_bytes: value_len },
             Expired::Yes => Followed::Expired,
             Expired::Unclear => Followed::ExpiryUnclear,
         })

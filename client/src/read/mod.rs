@@ -9,6 +9,7 @@
 //! | `bucket` | which slots match, and what proves that none does |
 //! | `view`, `cache`, `prefill` | the table's directory and the buckets cached under it |
 //! | `regions`, `io` | what may be READ, and how it is |
+//! | `target` | where the value is wanted |
 
 mod batch;
 mod bucket;
@@ -18,6 +19,7 @@ mod io;
 mod lookup;
 mod prefill;
 mod regions;
+mod target;
 mod view;
 mod walk;
 
@@ -26,8 +28,10 @@ pub(crate) use view::TableView;
 
 use io::Io;
 use lookup::Outcome;
+use target::{Lent, Target};
 
 use crate::error::Error;
+use crate::registered::RegisteredBuffer;
 use crate::rpc;
 use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
@@ -62,21 +66,48 @@ pub(crate) async fn get_into(
     key: &[u8],
     into: &mut Vec<u8>,
 ) -> Result<Option<Meta>, Error> {
-    if let Some(meta) = get_into_now(table, key, into) {
+    get_to(table, key, &mut Target::Vec(into)).await
+}
+
+/// As [`get_into`], into a buffer that a READ may own meanwhile.
+pub(crate) async fn get_into_registered(
+    table: &TableHandle,
+    key: &[u8],
+    into: RegisteredBuffer,
+) -> (RegisteredBuffer, Result<Option<Meta>, Error>) {
+    let mut lent = Lent::new(into.buffer, &table.link().shared().pool);
+    let got = get_to(table, key, &mut Target::Lent(&mut lent)).await;
+    (RegisteredBuffer { buffer: lent.take() }, got)
+}
+
+async fn get_to(
+    table: &TableHandle,
+    key: &[u8],
+    target: &mut Target<'_, '_>,
+) -> Result<Option<Meta>, Error> {
+    target.clear();
+    if let Some(meta) = get_to_now(table, key, target) {
         return Ok(Some(meta));
     }
-    let value = Box::pin(get_slowly(table, key)).await?;
-    Ok(value.map(|value| {
-        into.extend_from_slice(&value);
-        value.meta()
-    }))
+    table.count(Counter::Gets, 1);
+    // On the heap: the fast path's future stays small.
+    let got = Box::pin(decide(table, key, target)).await;
+    if !matches!(got, Ok(Some(_))) {
+        target.clear();
+    }
+    got
 }
 
 /// As [`get_now`], into the caller's buffer; `None` leaves it empty.
 #[inline]
 pub(crate) fn get_into_now(table: &TableHandle, key: &[u8], into: &mut Vec<u8>) -> Option<Meta> {
     into.clear();
-    table.with_now(|open, own| fast::get_into_now(&open.io(), &open.view, own, key, into))
+    get_to_now(table, key, &mut Target::Vec(into))
+}
+
+#[inline]
+fn get_to_now(table: &TableHandle, key: &[u8], target: &mut Target<'_, '_>) -> Option<Meta> {
+    table.with_now(|open, own| fast::get_into_now(&open.io(), &open.view, own, key, target))
 }
 
 /// As [`get_now`] for many keys: the values that the first look decides, and for how many keys it
@@ -91,31 +122,51 @@ pub(crate) type ManyNow = (Vec<Option<Value>>, usize);
 
 async fn get_slowly(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
     table.count(Counter::Gets, 1);
-    decide(table, key).await
+    decide_value(table, key).await
 }
 
-/// A GET that is counted already.
-async fn decide(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+async fn decide_value(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+    let mut bytes = Vec::new();
+    let meta = decide(table, key, &mut Target::Vec(&mut bytes)).await?;
+    Ok(meta.map(|meta| Value::new(bytes, meta)))
+}
+
+/// A GET that is counted already. Without a value the target holds anything.
+async fn decide(
+    table: &TableHandle,
+    key: &[u8],
+    target: &mut Target<'_, '_>,
+) -> Result<Option<Meta>, Error> {
     let open = table.open(table.deadline("get")).await?;
     if !open.connection.caps().one_sided {
-        return rpc::get(table, key).await;
+        return ask(table, key, target).await;
     }
     let io = open.io();
     if open.view.begins_prefill() {
         prefill::prefill(&io, &open.view).await?;
     }
-    match lookup::lookup(&io, &open.view, key).await {
-        Ok(Outcome::Hit(value)) => {
+    match lookup::lookup(&io, &open.view, key, target).await {
+        Ok(Outcome::Hit(meta)) => {
             table.count(Counter::OneSidedHits, 1);
-            Ok(Some(value))
+            Ok(Some(meta))
         }
+        Ok(Outcome::NoRoom { needed_bytes }) => Err(target.too_small(needed_bytes)),
         Ok(Outcome::Miss) => {
             table.count(Counter::OneSidedMisses, 1);
             Ok(None)
         }
         // An error here is one of this connection; asking goes on with the next one, if any.
-        Ok(Outcome::AskServer) | Err(_) => rpc::get(table, key).await,
+        Ok(Outcome::AskServer) | Err(_) => ask(table, key, target).await,
     }
+}
+
+async fn ask(
+    table: &TableHandle,
+    key: &[u8],
+    target: &mut Target<'_, '_>,
+) -> Result<Option<Meta>, Error> {
+    let value = rpc::get(table, key).await?;
+    value.map(|value| target.take_value(value)).transpose()
 }
 
 /// The values of `keys`, in their order.
@@ -156,7 +207,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
         }
     };
     for (value, key) in values.iter_mut().zip(keys).filter(|(value, _)| value.is_none()) {
-        *value = decide(table, key.as_ref()).await?;
+        *value = decide_value(table, key.as_ref()).await?;
     }
     Ok(values)
 }

@@ -11,6 +11,8 @@ use crate::values::{content_of, piece};
 pub enum Call {
     /// One key, or several at once.
     Get(Vec<usize>),
+    /// One key, into a buffer that is lent to the client.
+    GetLent(usize),
     /// A mutation. `bytes` is what a put or append carries.
     Change { key: usize, op: Op, bytes: Vec<u8>, ttl_s: u32 },
 }
@@ -23,6 +25,7 @@ impl Call {
     pub fn operations(&self) -> Vec<(usize, Op)> {
         match self {
             Self::Get(keys) => keys.iter().map(|&key| (key, Op::Get)).collect(),
+            Self::GetLent(key) => vec![(*key, Op::Get)],
             Self::Change { key, op, .. } => vec![(*key, *op)],
         }
     }
@@ -42,6 +45,7 @@ impl Call {
                 };
                 Ok(values.into_iter().map(|value| Some(answer(value))).collect())
             }
+            Self::GetLent(number) => Ok(vec![Some(get_lent(&table, &key(number)).await?)]),
             Self::Change { key: number, op, bytes, ttl_s } => {
                 match change(&table, &key(number), op, &bytes, ttl_s).await {
                     Ok(ret) => Ok(vec![Some(ret)]),
@@ -51,6 +55,23 @@ impl Call {
                     Err(error) => Err(error),
                 }
             }
+        }
+    }
+}
+
+async fn get_lent(table: &Table, key: &[u8]) -> Result<Ret, Error> {
+    let mut buffer = table.buffer(500);
+    loop {
+        let got;
+        (buffer, got) = table.get_into_registered(key, buffer).await;
+        match got {
+            Ok(Some(meta)) => return Ok(Ret::Value(content_of(&buffer), meta.version)),
+            Ok(None) => return Ok(Ret::Absent),
+            Err(Error::BufferTooSmall { needed_bytes, capacity_bytes }) => {
+                assert!(needed_bytes > capacity_bytes && buffer.is_empty());
+                buffer = table.buffer(needed_bytes);
+            }
+            Err(error) => return Err(error),
         }
     }
 }
@@ -92,7 +113,10 @@ impl Sim {
             let count = if self.pick(4) == 0 { 1 + self.pick(self.plan.keys as u64) } else { 1 };
             let mut keys: Vec<_> = (0..count).map(|_| self.random_key()).collect();
             keys.dedup();
-            return Call::Get(keys);
+            return match keys[..] {
+                [key] if self.pick(2) == 0 => Call::GetLent(key),
+                _ => Call::Get(keys),
+            };
         }
         self.mutations.update(|n| n + 1);
         self.random_change()

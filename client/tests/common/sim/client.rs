@@ -26,6 +26,8 @@ pub struct SimClient {
 /// A call under way.
 struct Busy {
     operations: Vec<(usize, Op)>,
+    /// It may be given up at any moment: it changes nothing.
+    is_lent: bool,
     call: u64,
     future: Pin<Box<dyn Future<Output = Answers>>>,
 }
@@ -73,8 +75,9 @@ impl SimClient {
     pub fn begin(&mut self, sim: &Sim, call: Call) {
         if self.busy.is_none() {
             let operations = call.operations();
+            let is_lent = matches!(call, Call::GetLent(_));
             let future = Box::pin(call.make(self.table.clone()));
-            self.busy = Some(Busy { operations, call: sim.tick(), future });
+            self.busy = Some(Busy { operations, is_lent, call: sim.tick(), future });
             self.go_on(sim);
         }
     }
@@ -82,6 +85,10 @@ impl SimClient {
     /// Goes on as far as completions allow.
     pub fn go_on(&mut self, sim: &Sim) {
         self.connection.dispatch();
+        let drops = sim.plan.drop_per_mille;
+        if self.busy.take_if(|busy| busy.is_lent && sim.pick(1000) < drops).is_some() {
+            sim.dropped.update(|n| n + 1);
+        }
         let Some(busy) = &mut self.busy else { return };
         let polled = busy.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(answers) = polled else { return };

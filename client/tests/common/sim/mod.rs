@@ -108,6 +108,7 @@ pub struct Sim {
     /// A version that some answer told lately.
     told: Cell<u64>,
     gets: Cell<u64>,
+    dropped: Cell<u64>,
     mutations: Cell<usize>,
     happened: Cell<u64>,
 }
@@ -116,6 +117,8 @@ pub struct Sim {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub gets: u64,
+    /// GETs that were given up.
+    pub dropped: u64,
     pub splits: u64,
     pub operations: u64,
     pub retries: u64,
@@ -152,6 +155,7 @@ impl Sim {
             fillers: Cell::new(0),
             told: Cell::new(1),
             gets: Cell::new(0),
+            dropped: Cell::new(0),
             mutations: Cell::new(0),
             happened: Cell::new(0),
             plan,
@@ -194,7 +198,8 @@ impl Sim {
 
     /// Checks every key's history.
     pub fn verdict(&self) -> Result<Seen, Failure> {
-        let mut seen = Seen { gets: self.gets.get(), ..Seen::default() };
+        let mut seen =
+            Seen { gets: self.gets.get(), dropped: self.dropped.get(), ..Seen::default() };
         seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
         for client in &*self.clients.borrow() {
             client.add_to(&mut seen);

@@ -30,6 +30,8 @@ pub struct Plan {
     /// For how many steps, at most.
     pub pause_steps: u64,
     pub clock_moves: bool,
+    /// Chance, in a thousand steps, that a GET into a lent buffer is given up.
+    pub drop_per_mille: u64,
     /// Most of them.
     pub fillers_max: u64,
     /// Of what the server does by itself, how much are relocations; the rest makes the index grow.
@@ -105,6 +107,7 @@ impl Plan {
             clock_moves: network.kill_per_million == 0 && rng.random_bool(0.6),
             fillers_max: 500,
             relocate_percent: rng.random_range(30..80),
+            drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             weights: Weights::default(),
         }
     }
