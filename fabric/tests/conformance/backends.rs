@@ -8,6 +8,7 @@ use std::time::Duration;
 use onesided_fabric::shm::{self, Listener};
 use onesided_fabric::sim::{self, World};
 use onesided_fabric::tcp::{self, Acceptor};
+use onesided_fabric::verbs::{self, ConnectOptions};
 use onesided_fabric::{CompletionQueue, Memory, RegionId, Rights};
 
 use crate::rig::{Backend, ClientEnd, Gate};
@@ -148,6 +149,52 @@ impl Backend for Shm {
 
     fn progress(&mut self) {
         // Its threads need the processor too.
+        std::thread::yield_now();
+    }
+}
+
+/// Client and server on one host, through its RDMA device.
+pub(crate) struct Verbs {
+    listener: verbs::Listener,
+    gate: Arc<Gate>,
+    cq: Arc<dyn CompletionQueue>,
+}
+
+impl Verbs {
+    pub(crate) fn new() -> Self {
+        let gate = Arc::new(Gate::default());
+        let limits = verbs::Limits { max_endpoints: 100, ..verbs::Limits::default() };
+        let options = verbs::Options::default();
+        let admission = Arc::clone(&gate) as _;
+        let (listener, cq) = verbs::Listener::start(&options, 0, limits, admission).unwrap();
+        Self { listener, gate, cq }
+    }
+}
+
+impl Backend for Verbs {
+    fn name(&self) -> String {
+        "verbs".to_owned()
+    }
+
+    fn server_cq(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.cq)
+    }
+
+    fn connect(&mut self, context: u64) -> ClientEnd {
+        let (blob, timeout) = (self.listener.blob(1024), Duration::from_secs(30));
+        let options = ConnectOptions::default();
+        let connected = verbs::connect(&blob, &[7; 32], context, timeout, &options).unwrap();
+        ClientEnd { endpoint: connected.endpoint, cq: connected.cq }
+    }
+
+    fn offer(&mut self, region: RegionId, len_bytes: usize, rights: Rights) -> Arc<Memory> {
+        let memory = Arc::new(Memory::shared("conformance", len_bytes, rights).unwrap());
+        self.gate.offer(region, &memory, rights);
+        memory
+    }
+
+    fn progress(&mut self) {
+        // Other threads need the processor too.
         std::thread::yield_now();
     }
 }

@@ -9,7 +9,7 @@ mod two_sided;
 
 use onesided_fabric::sim;
 
-use backends::{Shm, Sim, Tcp};
+use backends::{Shm, Sim, Tcp, Verbs};
 use rig::Rig;
 
 /// Seeds that each case of a simulated world is run with.
@@ -21,6 +21,17 @@ fn tcp(case: fn(&mut Rig)) {
 
 fn shm(case: fn(&mut Rig)) {
     case(&mut Rig::new(Box::new(Shm::new())));
+}
+
+/// Set where there is an RDMA device: in a guest (`tools/guests/test verbs_conformance`).
+const VERBS: &str = "ONESIDED_VERBS";
+
+fn verbs(case: fn(&mut Rig)) {
+    if std::env::var_os(VERBS).is_some() {
+        case(&mut Rig::new(Box::new(Verbs::new())));
+    } else {
+        eprintln!("DID NOT RUN: needs an RDMA device and {VERBS}=1, as tools/guests/test");
+    }
 }
 
 fn sim(case: fn(&mut Rig)) {
@@ -97,6 +108,11 @@ mod on {
     mod shm {
         suite!(shm);
         one_sided_suite!(shm);
+    }
+
+    mod verbs {
+        suite!(verbs);
+        one_sided_suite!(verbs);
     }
 
     mod sim {
