@@ -1,7 +1,7 @@
 //! What can be typed.
 
 use clap::Parser;
-use onesided::FabricChoice;
+use onesided::{FabricChoice, Rdma};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Fabric: auto, shm, verbs or tcp. Without this the URL decides.
     #[arg(long)]
     pub(crate) fabric: Option<FabricChoice>,
+    /// RDMA: require, prefer or never. Without this the URL decides, else it is prefer.
+    #[arg(long)]
+    pub(crate) rdma: Option<Rdma>,
     /// The table.
     #[arg(long, default_value = "default")]
     pub(crate) table: String,

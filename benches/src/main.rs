@@ -29,6 +29,9 @@ fn run(args: &Args) -> Result<()> {
     if let Some(fabric) = args.fabric {
         builder = builder.fabric(fabric);
     }
+    if let Some(rdma) = args.rdma {
+        builder = builder.rdma(rdma);
+    }
     let client = builder.connect_blocking()?;
     let table = client.table(&args.table)?;
     if !args.no_fill {

@@ -76,6 +76,7 @@ impl Report<'_> {
         };
         json!({
             "fabric": self.client.fabric().to_string(),
+            "fallback": self.client.stats().fallback,
             "threads": self.args.threads,
             "keys": self.args.keys,
             "value_bytes": self.args.value_bytes,

@@ -75,6 +75,8 @@ impl Client {
         let shared = Shared::new(options);
         let first = establish(url, &shared, None)?;
         let connection = Arc::clone(&first.connection);
+        let fabric = connection.caps().kind.to_string();
+        tracing::info!(server = url.address(), fabric, "connected");
         let link = Link::new(Some(url.clone()), shared, connection)?;
         // From here on an error ends what was started.
         let guard = Arc::new(LinkGuard { link: Arc::clone(&link) });
@@ -173,8 +175,7 @@ impl Client {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let link = self.link();
-        let connected = link.current().is_some_and(|connection| connection.is_alive());
-        Stats::of(&link.shared().stats, link.fabric(), connected)
+        Stats::of(&link.shared().stats, link.fabric(), link.current().as_deref())
     }
 
     /// The fabric in use.

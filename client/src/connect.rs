@@ -14,10 +14,10 @@ use onesided_protocol::limits::{
     LAYOUT_VERSION, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN, inline_message_max_bytes,
 };
 
+use crate::choose::{PassedOver, Plan, name_of};
 use crate::core::{Connection, Parts, ServerClock, Session, Shared};
 use crate::error::Error;
 use crate::frames::{ControlStream, write_all};
-use crate::options::FabricChoice;
 use crate::url::Url;
 
 /// Bytes that may wait to be written, beside one longest message.
@@ -65,14 +65,16 @@ pub(crate) fn establish(
         _ => return Err(Error::BadAnswer("the answer to a hello is no welcome")),
     };
     let clock = ServerClock::new(welcome.clock_ns, sent, Instant::now());
-    let wired = wire(&mut control, &welcome, url, shared.options.fabric, by)?;
+    let plan = Plan::of(shared.options.fabric, shared.options.rdma);
+    let (wired, fallback) = wire(&mut control, &welcome, url, plan, by)?;
+    tell(shared, &wired, fallback.as_ref());
     let resumed = resume.filter(|session| welcome.resumed && session.id == welcome.session);
     let is_resumed = resumed.is_some();
     let session = resumed.cloned().unwrap_or_else(|| {
         Session::new(welcome.session, welcome.resume_key, welcome.applied_sequence)
     });
     let Wired { endpoint, cq, staging } = wired;
-    let parts = Parts { endpoint, cq, welcome, staging, session, clock };
+    let parts = Parts { endpoint, cq, welcome, staging, session, clock, fallback };
     let connection = Connection::new(parts, Arc::clone(shared));
     Ok(Established { control, connection, resumed: is_resumed })
 }
@@ -97,56 +99,48 @@ fn reach(url: &Url, by: Instant) -> io::Result<TcpStream> {
     Err(failure)
 }
 
-/// Takes the fabric that was asked for, or the first of the server's that works.
+/// Takes the fabric that was asked for, or the first of the server's that works; and what is to be
+/// said about those passed over.
 fn wire(
     control: &mut ControlStream,
     welcome: &Welcome,
     url: &Url,
-    choice: FabricChoice,
+    plan: Plan,
     by: Instant,
-) -> Result<Wired, Error> {
+) -> Result<(Wired, Option<String>), Error> {
     let mut tickets = Tickets { control, first: Some(welcome.ticket), url, by };
-    if let Some(name) = forced(choice) {
-        let offer = welcome.fabrics.iter().find(|offer| offer.kind == name);
-        let none = || fabric_error(name, "the server does not offer it".to_owned());
-        return try_offer(offer.ok_or_else(none)?, &mut tickets, welcome, by);
-    }
-    let mut passed_over = Vec::new();
-    for offer in &welcome.fabrics {
+    let mut passed_over = PassedOver::default();
+    for offer in plan.select(&welcome.fabrics)? {
         match try_offer(offer, &mut tickets, welcome, by) {
             Ok(wired) => {
-                if !passed_over.is_empty() {
-                    let fabric = wired.endpoint.caps().kind.to_string();
-                    let reasons = passed_over.join("; ");
-                    tracing::warn!(fabric, reasons, "a better fabric cannot be used");
-                }
-                return Ok(wired);
+                let fallback = passed_over.fallback(wired.endpoint.caps().one_sided);
+                return Ok((wired, fallback));
             }
-            Err(error) => passed_over.push(error.to_string()),
+            Err(error) if matches!(plan, Plan::Only(_)) => return Err(error),
+            Err(error) => {
+                let is_shm = offer.kind == FabricName::Shm;
+                passed_over.add(offer.kind, &error, is_shm && !shm::reachable(&offer.blob));
+            }
         }
     }
-    if passed_over.is_empty() {
-        passed_over.push("the server offers none".to_owned());
-    }
-    Err(Error::Fabric { fabric: "auto", reason: passed_over.join("; ") })
+    Err(passed_over.into_error())
 }
 
-fn forced(choice: FabricChoice) -> Option<FabricName> {
-    match choice {
-        FabricChoice::Auto => None,
-        FabricChoice::Shm => Some(FabricName::Shm),
-        FabricChoice::Verbs => Some(FabricName::Verbs),
-        FabricChoice::Tcp => Some(FabricName::Tcp),
+/// Warns about a fallback, unless the client has heard the same before.
+fn tell(shared: &Shared, wired: &Wired, fallback: Option<&String>) {
+    let mut told = shared.told.lock();
+    if told.as_ref() == fallback {
+        return;
     }
+    if let Some(reasons) = fallback {
+        let fabric = wired.endpoint.caps().kind.to_string();
+        tracing::warn!(fabric, reasons, "a better fabric cannot be used");
+    }
+    *told = fallback.cloned();
 }
 
 fn fabric_error(name: FabricName, reason: String) -> Error {
-    let fabric = match name {
-        FabricName::Shm => "shm",
-        FabricName::Verbs => "verbs",
-        FabricName::Tcp => "tcp",
-    };
-    Error::Fabric { fabric, reason }
+    Error::Fabric { fabric: name_of(name), reason }
 }
 
 fn try_offer(
@@ -157,7 +151,7 @@ fn try_offer(
 ) -> Result<Wired, Error> {
     let failed = |reason: String| fabric_error(offer.kind, reason);
     match offer.kind {
-        FabricName::Verbs => Err(failed("this build has no verbs backend yet".to_owned())),
+        FabricName::Verbs => connect_verbs(&offer.blob, tickets, welcome, by).map_err(failed),
         FabricName::Shm if !shm::reachable(&offer.blob) => {
             Err(failed("the server runs on another host".to_owned()))
         }
@@ -176,6 +170,16 @@ fn try_offer(
             Ok(Wired { endpoint, cq, staging: None })
         }
     }
+}
+
+/// Connects a queue pair to the listener that `blob` describes. The error says why not.
+fn connect_verbs(
+    _blob: &[u8],
+    _tickets: &mut Tickets<'_>,
+    _welcome: &Welcome,
+    _by: Instant,
+) -> Result<Wired, String> {
+    Err("this build has no verbs backend yet".to_owned())
 }
 
 type Stream = (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>);

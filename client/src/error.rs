@@ -13,7 +13,10 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The URL cannot be used.
-    #[error("bad URL `{url}`: {reason}; expected onesided://HOST[:PORT][?fabric=shm|verbs|tcp]")]
+    #[error(
+        "bad URL `{url}`: {reason}; expected \
+         onesided://HOST[:PORT][?fabric=shm|verbs|tcp&rdma=require|prefer|never]"
+    )]
     BadUrl {
         /// What was given.
         url: String,

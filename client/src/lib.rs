@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+mod choose;
 mod client;
 mod connect;
 mod control;
@@ -44,7 +45,7 @@ mod value;
 
 pub use client::Client;
 pub use error::Error;
-pub use onesided_fabric::FabricKind;
+pub use onesided_fabric::{FabricKind, Rdma};
 pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
 pub use onesided_protocol::rpc::{Expect, Ttl};
 pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use onesided_fabric::Rdma;
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::client::Client;
@@ -76,6 +77,8 @@ impl PutOptions {
 pub struct Options {
     /// Which fabric.
     pub fabric: FabricChoice,
+    /// Whether verbs is a must, welcome or out of the question.
+    pub rdma: Rdma,
     /// Authenticates; empty = none.
     pub token: String,
     /// Bound of one attempt to connect, hello and fabric included.
@@ -100,6 +103,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             fabric: FabricChoice::Auto,
+            rdma: Rdma::Prefer,
             token: String::new(),
             connect_timeout: Duration::from_secs(3),
             operation_timeout: Duration::from_secs(5),
@@ -118,18 +122,19 @@ impl Default for Options {
 pub struct ClientBuilder {
     url: String,
     fabric: Option<FabricChoice>,
+    rdma: Option<Rdma>,
     options: Options,
 }
 
 impl Default for ClientBuilder {
     fn default() -> Self {
         let url = "onesided://127.0.0.1:7411".to_owned();
-        Self { url, fabric: None, options: Options::default() }
+        Self { url, fabric: None, rdma: None, options: Options::default() }
     }
 }
 
 impl ClientBuilder {
-    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME]`.
+    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY]`.
     #[must_use]
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = url.into();
@@ -140,6 +145,20 @@ impl ClientBuilder {
     #[must_use]
     pub fn fabric(mut self, fabric: FabricChoice) -> Self {
         self.fabric = Some(fabric);
+        self
+    }
+
+    /// Whether RDMA is a must, welcome or out of the question \[prefer\]; takes precedence over the
+    /// URL's.
+    ///
+    /// - [`Rdma::Prefer`]: shared memory on the server's own host, else verbs where both sides
+    ///   have it, else tcp. A fallback is logged once, with its reason, and is in
+    ///   [`crate::Stats::fallback`].
+    /// - [`Rdma::Require`]: verbs or an error that says why not; on the server's own host too.
+    /// - [`Rdma::Never`]: as `Prefer`, without verbs: no library is opened, no device touched.
+    #[must_use]
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = Some(rdma);
         self
     }
 
@@ -228,7 +247,17 @@ impl ClientBuilder {
         let url = Url::parse(&self.url)?;
         let mut options = self.options;
         options.fabric = self.fabric.or(url.fabric).unwrap_or_default();
-        Ok((url, options))
+        options.rdma = self.rdma.or(url.rdma).unwrap_or_default();
+        let contradiction = |fabric| {
+            let reason = format!("rdma={} forbids it", options.rdma);
+            Err(Error::Fabric { fabric, reason })
+        };
+        match (options.fabric, options.rdma) {
+            (FabricChoice::Verbs, Rdma::Never) => contradiction("verbs"),
+            (FabricChoice::Shm, Rdma::Require) => contradiction("shm"),
+            (FabricChoice::Tcp, Rdma::Require) => contradiction("tcp"),
+            _ => Ok((url, options)),
+        }
     }
 }
 

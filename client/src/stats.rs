@@ -9,6 +9,8 @@ use onesided_protocol::control::Heartbeat;
 use serde::Serialize;
 use thread_local::ThreadLocal;
 
+use crate::core::Connection;
+
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
@@ -185,6 +187,8 @@ impl ClientStats {
 pub struct Stats {
     /// Fabric in use.
     pub fabric: String,
+    /// Why it is no better one, where one was to be tried first.
+    pub fallback: Option<String>,
     /// Whether there is a connection now.
     pub connected: bool,
     /// GETs, each key of a get_many counted.
@@ -230,11 +234,12 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn of(stats: &ClientStats, fabric: FabricKind, connected: bool) -> Self {
+    pub(crate) fn of(stats: &ClientStats, fabric: FabricKind, now: Option<&Connection>) -> Self {
         let sum = |counter| stats.sum(counter);
         Self {
             fabric: fabric.to_string(),
-            connected,
+            fallback: now.and_then(Connection::fallback).map(str::to_owned),
+            connected: now.is_some_and(Connection::is_alive),
             gets: sum(Counter::Gets),
             one_sided_hits: sum(Counter::OneSidedHits),
             one_sided_misses: sum(Counter::OneSidedMisses),

@@ -1,5 +1,6 @@
-//! `onesided://HOST[:PORT][?fabric=NAME]`.
+//! `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY]`.
 
+use onesided_fabric::Rdma;
 use onesided_protocol::limits::DEFAULT_PORT;
 
 use crate::error::Error;
@@ -12,6 +13,7 @@ pub(crate) struct Url {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) fabric: Option<FabricChoice>,
+    pub(crate) rdma: Option<Rdma>,
 }
 
 impl Url {
@@ -40,16 +42,18 @@ fn parse(url: &str) -> Result<Url, String> {
         return Err(format!("`{host}` is no host"));
     }
     let mut fabric = None;
+    let mut rdma = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("fabric", name)) => fabric = Some(name.parse::<FabricChoice>()?),
-            _ => return Err(format!("`{pair}` is no option; there is `fabric`")),
+            Some(("rdma", policy)) => rdma = Some(policy.parse::<Rdma>()?),
+            _ => return Err(format!("`{pair}` is no option; there are `fabric` and `rdma`")),
         }
     }
     let port = port.map_or(Ok(DEFAULT_PORT), |port| {
         port.parse::<u16>().ok().filter(|&port| port != 0).ok_or(format!("`{port}` is no port"))
     })?;
-    Ok(Url { host: host.to_owned(), port, fabric })
+    Ok(Url { host: host.to_owned(), port, fabric, rdma })
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
@@ -86,6 +90,8 @@ mod tests {
         assert_eq!(parts("onesided://[::1]"), ("::1".into(), DEFAULT_PORT, None));
         let with_fabric = parts("onesided://[fe80::1]:80?fabric=tcp");
         assert_eq!(with_fabric, ("fe80::1".into(), 80, Some(FabricChoice::Tcp)));
+        let both = Url::parse("onesided://x?rdma=never&fabric=shm").unwrap();
+        assert_eq!((both.rdma, both.fabric), (Some(Rdma::Never), Some(FabricChoice::Shm)));
         assert_eq!(Url::parse("onesided://[::1]:5").unwrap().address(), "[::1]:5");
     }
 
@@ -102,6 +108,7 @@ mod tests {
             ("onesided://[::1", "is missing"),
             ("onesided://[::1]x", "follows the address"),
             ("onesided://x?fabric=ib", "ib"),
+            ("onesided://x?rdma=maybe", "require, prefer, never"),
             ("onesided://x?colour=red", "colour"),
             ("onesided://a/b", "no host"),
         ] {

@@ -37,6 +37,21 @@ fn every_fabric_that_can_be_had() {
 }
 
 #[test]
+fn rdma_required_preferred_or_left_alone() {
+    let bed = Bed::new();
+    let said = bed.run(["--json", "--rdma", "never", "ping", "--count", "1"]).json();
+    assert_eq!((&said["fabric"], said["fallback"].is_null()), (&"shm".into(), true));
+    bed.run(["--rdma", "never", "--fabric", "verbs", "ping"]).fails(2, "rdma=never forbids it");
+    bed.run(["--rdma", "maybe", "ping"]).code(2);
+    let stats = bed.run(["--json", "stats"]).json();
+    assert_eq!(stats["client"]["fabric"], "shm");
+    assert_eq!(stats["server"]["endpoints_shm"], 1);
+    if stats["server"]["fabric_verbs_offered"] == 0 {
+        bed.run(["--rdma", "require", "ping"]).fails(2, "does not offer it");
+    }
+}
+
+#[test]
 fn values_of_any_bytes() {
     let bed = Bed::new();
     let odd = [0, 255, b'\n', b'\r', 0, 128];

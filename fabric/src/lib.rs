@@ -20,6 +20,7 @@ pub mod buffer;
 pub mod endpoint;
 pub mod loads;
 pub mod mem;
+pub mod policy;
 mod registrations;
 pub mod shm;
 pub mod sim;
@@ -33,6 +34,7 @@ pub use endpoint::{
 };
 pub use loads::Loads;
 pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory};
+pub use policy::Rdma;
 pub use registrations::Span;
 pub use work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,

@@ -18,7 +18,8 @@ Examples:
   onesided-server --config config/server.toml --log info,onesided_server=debug
       everything from a file, and more in the log
 
-Clients on this host read through shared memory, without the server's CPU; others use tcp.
+Clients on this host read through shared memory, those with RDMA over the network, both without
+the server's CPU; others use tcp.
 Try it: onesided put hello world && onesided get hello";
 
 /// A key-value store whose readers do not ask: clients find and fetch values in the server's
@@ -50,10 +51,15 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
 
-    /// Ways to be reached, best first: shm (this host, one-sided reads), tcp (everybody, reads
-    /// are RPCs) [default: shm,tcp]
+    /// Ways to be reached, best first: shm (this host, one-sided reads), verbs (RDMA, one-sided
+    /// reads), tcp (everybody, reads are RPCs) [default: shm,verbs,tcp]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     fabric: Vec<String>,
+
+    /// RDMA: `require` fails to start without it, `prefer` goes on without it and says why,
+    /// `never` does not touch it [default: prefer]
+    #[arg(long, value_name = "POLICY")]
+    rdma: Option<String>,
 
     /// What to log: error, warn, info, debug, or per module [default: info]
     #[arg(long, value_name = "FILTER")]
@@ -103,6 +109,7 @@ impl Cli {
             value_max: self.value_max,
             tables: some(self.tables),
             fabrics: some(self.fabric),
+            rdma: self.rdma,
             token_file: self.token_file,
             max_sessions: self.max_sessions,
             huge_pages: self.huge_pages,

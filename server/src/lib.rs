@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`engine`] | tables: index, log, memory |
 //! | [`server`] | assembly, start and stop: [`Server`] |
+//! | `fabrics` | how it can be reached |
 //! | [`config`], [`cli`] | what the server is told |
 //! | `control` | the control port |
 //! | `session` | sessions, tickets, the answers that make retries exactly-once |
@@ -18,6 +19,7 @@ pub mod clock;
 pub mod config;
 mod control;
 pub mod engine;
+mod fabrics;
 mod poller;
 mod rpc;
 pub mod server;

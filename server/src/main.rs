@@ -102,11 +102,12 @@ fn init_logs(settings: &Settings) -> anyhow::Result<()> {
 
 fn log_start(server: &Server, settings: &Settings, source: &str) {
     let config = &settings.server;
-    let fabrics: Vec<_> = config.fabrics.iter().map(|kind| fabric_name(*kind)).collect();
+    let fabrics: Vec<_> = server.fabrics().into_iter().map(fabric_name).collect();
     let tables: Vec<_> = config.tables.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = %server.addr(),
         fabrics = fabrics.join(","),
+        rdma = %config.rdma,
         memory = format_size(config.memory_bytes as u64),
         tables = tables.join(" "),
         token = config.token.is_some(),

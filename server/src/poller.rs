@@ -178,7 +178,7 @@ impl Poller {
             return;
         };
         self.dispatcher.stats.endpoints(self.kind).add(1);
-        tracing::debug!(context, session = session.id, fabric = %self.kind, "endpoint connected");
+        tracing::info!(context, session = session.id, fabric = %self.kind, "endpoint connected");
         let caps = endpoint.caps();
         let staging_bytes = self.staging_bytes;
         let unsignaled = Unsignaled::default();

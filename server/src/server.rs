@@ -8,9 +8,6 @@ use std::time::Duration;
 
 use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, Memory, Rights, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
-use onesided_protocol::limits::{
-    INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES, inline_message_max_bytes,
-};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
@@ -19,6 +16,7 @@ use crate::clock::ServerClock;
 use crate::config::{HugePages, ServerConfig, fabric_name};
 use crate::control;
 use crate::engine::{Engine, EngineConfig, EngineError, MakeMemory};
+use crate::fabrics::{Fabrics, staging_bytes};
 use crate::poller::Poller;
 use crate::rpc::Dispatcher;
 use crate::session::{self, Gate, Sessions};
@@ -26,10 +24,6 @@ use crate::stats::{self, LogLimit, Stats};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
-/// Room in a session's staging memory beyond one value.
-const STAGING_SPARE_BYTES: usize = 1 << 20;
-/// Unfinished messages of all tcp connections together, beyond one of full length.
-const TCP_RECEIVE_BYTES: usize = 256 << 20;
 /// How long control connections may take to end.
 const CONTROL_STOP: Duration = Duration::from_secs(2);
 /// A hostile shm session can delay others' messages until the poller's sleep is over.
@@ -51,7 +45,10 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// A fabric.
-    #[error("cannot start the fabric {fabric}: {source}; leave it out of --fabric to do without")]
+    #[error(
+        "cannot start the fabric {fabric}: {source}; leave it out of --fabric to do without{}",
+        rdma_hint(fabric)
+    )]
     Fabric {
         /// Which.
         fabric: &'static str,
@@ -93,6 +90,10 @@ impl Core {
     /// All counters, by name.
     pub(crate) fn stats(&self) -> Vec<(String, u64)> {
         let mut list = self.stats.list(&self.sessions.beats());
+        for fabric in [FabricName::Shm, FabricName::Verbs, FabricName::Tcp] {
+            let offered = self.offers.iter().any(|offer| offer.kind == fabric);
+            list.push((format!("fabric_{}_offered", fabric_name(fabric)), offered.into()));
+        }
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
         if let Some((user_ms, system_ms)) = stats::cpu_ms() {
             list.push(("process_cpu_user_ms".to_owned(), user_ms));
@@ -173,6 +174,12 @@ impl Server {
         self.addr
     }
 
+    /// The fabrics that it offers, in the order of the configuration: verbs only where it works.
+    #[must_use]
+    pub fn fabrics(&self) -> Vec<FabricName> {
+        self.core.offers.iter().map(|offer| offer.kind).collect()
+    }
+
     /// Its storage engine, for tests and embedding.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
@@ -238,6 +245,10 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
+fn rdma_hint(fabric: &str) -> &'static str {
+    if fabric == "verbs" { ", or allow that with --rdma prefer" } else { "" }
+}
+
 /// What to do about an address that cannot be had.
 fn listen_hint(source: &std::io::Error) -> &'static str {
     match source.kind() {
@@ -296,81 +307,6 @@ fn make_engine(config: &ServerConfig, clock: &Arc<ServerClock>) -> Result<Arc<En
     Ok(engine)
 }
 
-/// The fabrics that were started.
-#[derive(Default)]
-struct Fabrics {
-    tcp: Option<tcp::Acceptor>,
-    shm: Option<shm::Listener>,
-    queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
-    offers: Vec<FabricOffer>,
-}
-
-impl Fabrics {
-    fn start(
-        config: &ServerConfig,
-        gate: &Arc<Gate>,
-        addr: SocketAddr,
-    ) -> Result<Self, StartError> {
-        let mut fabrics = Self::default();
-        for &kind in &config.fabrics {
-            if fabrics.offers.iter().any(|offer| offer.kind == kind) {
-                continue;
-            }
-            let started = match kind {
-                FabricName::Shm => fabrics.start_shm(config, gate, addr),
-                FabricName::Tcp => fabrics.start_tcp(config),
-                FabricName::Verbs => Err(std::io::Error::new(
-                    std::io::ErrorKind::Unsupported,
-                    "it is not built into this server",
-                )),
-            };
-            let blob = started
-                .map_err(|source| StartError::Fabric { fabric: fabric_name(kind), source })?;
-            fabrics.offers.push(FabricOffer { kind, blob });
-        }
-        Ok(fabrics)
-    }
-
-    fn start_shm(
-        &mut self,
-        config: &ServerConfig,
-        gate: &Arc<Gate>,
-        addr: SocketAddr,
-    ) -> std::io::Result<Vec<u8>> {
-        let limits = shm::Limits {
-            max_endpoints: config.max_sessions,
-            credits: config.credits as usize,
-            staging_bytes: config.value_max_bytes + STAGING_SPARE_BYTES,
-            // A message must hold the longest key; slots cost pages only where they are used.
-            max_message_bytes: KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES,
-            pending_handshakes: config.max_handshakes,
-            handshake_timeout_ms: config.handshake_timeout_ms,
-            loads_allowed: config.staging_loads,
-        };
-        let name = format!("onesided-{}-{}", std::process::id(), addr.port());
-        let admission = Arc::clone(gate);
-        let (listener, queue) = shm::Listener::start(&name, limits, admission)?;
-        let blob = listener.blob();
-        self.shm = Some(listener);
-        self.queues.push((FabricKind::Shm, queue));
-        Ok(blob)
-    }
-
-    fn start_tcp(&mut self, config: &ServerConfig) -> std::io::Result<Vec<u8>> {
-        let max_message_bytes = inline_message_max_bytes(config.value_max_bytes);
-        let limits = tcp::Limits {
-            max_message_bytes,
-            max_endpoints: config.max_connections,
-            total_receive_bytes: TCP_RECEIVE_BYTES + max_message_bytes,
-            ..tcp::Limits::default()
-        };
-        let (acceptor, queue) = tcp::Acceptor::new(limits)?;
-        self.tcp = Some(acceptor);
-        self.queues.push((FabricKind::Tcp, queue));
-        Ok(Vec::new())
-    }
-}
-
 fn run(
     core: &Arc<Core>,
     runtime: tokio::runtime::Runtime,
@@ -381,6 +317,7 @@ fn run(
     let mut pollers = Vec::new();
     for (kind, cq) in fabrics.queues {
         let is_shm = kind == FabricKind::Shm;
+        let one_sided = kind != FabricKind::Tcp;
         let poller = Poller {
             cq: Arc::clone(&cq),
             dispatcher: Dispatcher {
@@ -392,15 +329,12 @@ fn run(
             stopping: Arc::clone(&stopping),
             kind,
             credits: core.config.credits as usize,
-            staging_bytes: match is_shm {
-                true => core.config.value_max_bytes + STAGING_SPARE_BYTES,
-                false => 0,
-            },
+            staging_bytes: if one_sided { staging_bytes(&core.config) } else { 0 },
             blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
             pool: BufferPool::new(),
             fetch_bytes: core.config.rendezvous_bytes,
             // Looking at sockets is a system call: tcp sleeps at once.
-            spin: Duration::from_micros(if is_shm { core.config.spin_us } else { 0 }),
+            spin: Duration::from_micros(if one_sided { core.config.spin_us } else { 0 }),
             sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
         };
         let thread =

@@ -55,6 +55,7 @@ pub(crate) struct Stats {
     pub(crate) values_fetched: Counter,
     pub(crate) values_fetched_bytes: Counter,
     pub(crate) endpoints_shm: Counter,
+    pub(crate) endpoints_verbs: Counter,
     pub(crate) endpoints_tcp: Counter,
     pub(crate) endpoints_closed: Counter,
     pub(crate) connections: Counter,
@@ -85,6 +86,7 @@ impl Stats {
     pub(crate) fn endpoints(&self, kind: FabricKind) -> &Counter {
         match kind {
             FabricKind::Shm => &self.endpoints_shm,
+            FabricKind::Verbs => &self.endpoints_verbs,
             _ => &self.endpoints_tcp,
         }
     }
@@ -111,6 +113,7 @@ impl Stats {
             ("values_fetched_bytes", self.values_fetched_bytes.get()),
             ("sessions", beats.len() as u64),
             ("endpoints_shm", self.endpoints_shm.get()),
+            ("endpoints_verbs", self.endpoints_verbs.get()),
             ("endpoints_tcp", self.endpoints_tcp.get()),
             ("endpoints_closed_by_server", self.endpoints_closed.get()),
             ("control_connections", self.connections.get()),

@@ -60,7 +60,9 @@ fn wrong_values_are_named() {
         ("value_max = \"61MiB\"", ["value_max", "62914560"]),
         ("\ncredits = 0", ["credits", "1 to 64"]),
         ("fabrics = [\"smh\"]", ["smh", "did you mean `shm`?"]),
-        ("fabrics = [\"verbs\"]", ["verbs", "not built"]),
+        ("rdma = \"yes\"", ["rdma: `yes`", "require, prefer, never"]),
+        ("fabrics = [\"shm\"]\nrdma = \"require\"", ["rdma is require", "fabrics"]),
+        ("fabrics = [\"verbs\"]\nrdma = \"never\"", ["rdma is never", "add shm or tcp"]),
         ("fabrics = []", ["fabrics", "at least one"]),
         ("tables = [\"t:tl=1\"]", ["tl", "did you mean `ttl`?"]),
         ("log_format = \"xml\"", ["line 1", "xml"]),
@@ -80,12 +82,14 @@ fn wrong_values_are_named() {
 fn flags_win_over_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("server.toml");
-    std::fs::write(&path, "memory = \"2GiB\"\ntables = [\"a\"]\nspin_us = 7\n").expect("written");
+    std::fs::write(&path, "memory = \"2GiB\"\nrdma = \"never\"\ntables = [\"a\"]\nspin_us = 7\n")
+        .expect("written");
     let token = dir.path().join("token");
     std::fs::write(&token, "secret\n").expect("written");
     let line = format!(
-        "onesided-server --config {} --memory 3GiB --table b:ttl=5 --table c --fabric tcp \
-         --token-file {} --log-format json --value-max 1MiB --max-sessions 9 --listen [::1]:0 \
+        "onesided-server --config {} --memory 3GiB --table b:ttl=5 --table c --fabric verbs,tcp \
+         --rdma require --token-file {} --log-format json --value-max 1MiB \
+         --max-sessions 9 --listen [::1]:0 \
          --log debug --huge-pages off",
         path.display(),
         token.display()
@@ -97,8 +101,9 @@ fn flags_win_over_the_file() {
     let tables: Vec<_> = server.tables.iter().map(ToString::to_string).collect();
     assert_eq!(tables, ["b:ttl=5", "c"]);
     assert_eq!((server.spin_us, server.max_sessions, server.value_max_bytes), (7, 9, 1 << 20));
-    assert_eq!((server.listen.as_str(), server.fabrics.len()), ("[::1]:0", 1));
+    assert_eq!((server.listen.as_str(), server.fabrics.len()), ("[::1]:0", 2));
     assert!(server.token.is_some());
+    assert_eq!(server.rdma, onesided_fabric::Rdma::Require);
     assert_eq!((settings.log.as_str(), settings.log_format), ("debug", LogFormat::Json));
     assert_eq!(server.huge_pages, HugePages::Off);
 }

@@ -16,6 +16,10 @@ struct Daemon {
     child: Child,
     addr: SocketAddr,
     stderr: BufReader<ChildStderr>,
+    /// Lines before it was ready.
+    before: Vec<serde_json::Value>,
+    /// The line that says so.
+    ready: serde_json::Value,
 }
 
 fn command(flags: &[&str]) -> Command {
@@ -29,13 +33,18 @@ impl Daemon {
         let all = [&["--listen", "127.0.0.1:0", "--log-format", "json"], flags].concat();
         let mut child = command(&all).spawn().expect("starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        stderr.read_line(&mut line).expect("a line");
-        let line: serde_json::Value = serde_json::from_str(&line).expect("one object a line");
-        let fields = &line["fields"];
-        assert_eq!(fields["message"], "onesided-server is ready");
-        let addr = fields["listen"].as_str().expect("listen").parse().expect("an address");
-        Self { child, addr, stderr }
+        let mut before = Vec::new();
+        let ready = loop {
+            let mut line = String::new();
+            stderr.read_line(&mut line).expect("a line");
+            let line: serde_json::Value = serde_json::from_str(&line).expect("one object a line");
+            if line["fields"]["message"] == "onesided-server is ready" {
+                break line["fields"].clone();
+            }
+            before.push(line);
+        };
+        let addr = ready["listen"].as_str().expect("listen").parse().expect("an address");
+        Self { child, addr, stderr, before, ready }
     }
 
     fn signal(&self, signal: Signal) {
@@ -117,12 +126,49 @@ fn errors_say_what_to_do() {
         (["--listen=127.0.0.1:0", "--memory=1MiB"], "it must be at least 2097152"),
         (["--table=a", "--table=a:ttl=5"], "table `a` is given twice"),
         (["--memory", "1GB"], "use B, KiB, MiB, GiB or TiB"),
-        (["--fabric", "verbs"], "not built"),
+        (["--fabric=verbs", "--rdma=never"], "rdma is never"),
+        (["--fabric=shm", "--rdma=require"], "rdma is require"),
         (["--log", "a=b=c"], "log filter"),
         (["--config", "/no/such.toml"], "/no/such.toml"),
     ] {
         let text = refusal(&flags);
         assert!(text.starts_with("onesided-server: ") && text.contains(part), "{text}");
         assert!(text.matches("os error").count() <= 1, "a cause is told twice: {text}");
+    }
+}
+
+/// Whether it offers verbs, and the warnings that it began with.
+fn verbs_and_warnings(daemon: &Daemon) -> (bool, Vec<&serde_json::Value>) {
+    let fabrics = daemon.ready["fabrics"].as_str().expect("fabrics");
+    let warnings = daemon.before.iter().filter(|line| line["level"] == "WARN");
+    (fabrics.split(',').any(|name| name == "verbs"), warnings.collect())
+}
+
+#[test]
+fn rdma_is_required_preferred_or_left_alone() {
+    let never = Daemon::start(&["--rdma", "never"]);
+    assert_eq!((never.ready["fabrics"].as_str(), never.before.len()), (Some("shm,tcp"), 0));
+    let plain = Daemon::start(&[]);
+    let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
+    assert!(devices > 0 || verbs_and_warnings(&plain).1.is_empty(), "{:?}", plain.before);
+    // Whether there is RDMA depends on the machine; what follows from that does not.
+    let preferred = Daemon::start(&["--fabric", "verbs,tcp"]);
+    let (has_verbs, warnings) = verbs_and_warnings(&preferred);
+    assert_eq!(warnings.len(), usize::from(!has_verbs), "{warnings:?}");
+    let mut control = Control::open(preferred.addr);
+    assert_eq!(control.stat("fabric_verbs_offered"), u64::from(has_verbs));
+    assert_eq!(control.stat("fabric_shm_offered"), 0);
+    if has_verbs {
+        let required = Daemon::start(&["--rdma", "require"]);
+        assert!(verbs_and_warnings(&required).0);
+        return;
+    }
+    let reason = warnings[0]["fields"]["reason"].as_str().expect("a reason");
+    for flags in
+        [["--rdma=require", "--listen=127.0.0.1:0"], ["--fabric=verbs", "--listen=127.0.0.1:0"]]
+    {
+        let text = refusal(&flags);
+        let told = text.contains("cannot start the fabric verbs") && text.contains(reason);
+        assert!(told, "`{reason}` is not why: {text}");
     }
 }

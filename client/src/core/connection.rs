@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) ticker: Ticker,
     pub(crate) pool: BufferPool,
     pub(crate) cache: Arc<CacheBudget>,
+    /// The fallback that was told last, so that it is told once.
+    pub(crate) told: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -49,6 +51,7 @@ impl Shared {
             stats: ClientStats::default(),
             ticker: Ticker::default(),
             pool: BufferPool::new(),
+            told: Mutex::default(),
         })
     }
 }
@@ -61,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) staging: Option<Arc<Memory>>,
     pub(crate) session: Arc<Session>,
     pub(crate) clock: ServerClock,
+    /// Why no better fabric is used, if there may be one.
+    pub(crate) fallback: Option<String>,
 }
 
 /// One session's life on one server, over one fabric.
@@ -74,6 +79,7 @@ pub struct Connection {
     caps: Caps,
     welcome: Welcome,
     clock: ServerClock,
+    fallback: Option<String>,
     pub(super) session: Arc<Session>,
     pub(super) shared: Arc<Shared>,
     pub(super) staging: Option<Staging>,
@@ -119,7 +125,7 @@ impl Connection {
         let session = Session::new(welcome.session, welcome.resume_key, welcome.applied_sequence);
         let now = Instant::now();
         let clock = ServerClock::new(welcome.clock_ns, now, now);
-        let parts = Parts { endpoint, cq, welcome, staging, session, clock };
+        let parts = Parts { endpoint, cq, welcome, staging, session, clock, fallback: None };
         Self::new(parts, Shared::new(options))
     }
 
@@ -133,6 +139,7 @@ impl Connection {
             cq: parts.cq,
             welcome: parts.welcome,
             clock: parts.clock,
+            fallback: parts.fallback,
             session: parts.session,
             shared,
             staging: parts.staging.map(Staging::new),
@@ -203,6 +210,11 @@ impl Connection {
     #[must_use]
     pub fn server_now(&self) -> (u64, u64) {
         self.clock.now_ns()
+    }
+
+    /// Why no better fabric is used, if there may be one.
+    pub(crate) fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
     }
 
     /// Whether it is not known to be lost. Cheap enough for every GET.

@@ -19,8 +19,10 @@ pub struct FileConfig {
     pub value_max: Option<String>,
     /// `NAME[:option=value,...]` each.
     pub tables: Option<Vec<String>>,
-    /// `shm`, `tcp`.
+    /// `shm`, `verbs`, `tcp`.
     pub fabrics: Option<Vec<String>>,
+    /// `require`, `prefer`, `never`.
+    pub rdma: Option<String>,
     /// Path; empty = no token.
     pub token_file: Option<String>,
     /// Count.
@@ -121,6 +123,7 @@ impl FileConfig {
             value_max: over.value_max.or(self.value_max),
             tables: over.tables.or(self.tables),
             fabrics: over.fabrics.or(self.fabrics),
+            rdma: over.rdma.or(self.rdma),
             token_file: over.token_file.or(self.token_file),
             max_connections: over.max_connections.or(self.max_connections),
             max_handshakes: over.max_handshakes.or(self.max_handshakes),
@@ -151,12 +154,14 @@ impl FileConfig {
         };
         let tables = self.tables.map(|all| all.iter().map(|t| t.parse::<TableSpec>()).collect());
         let fabrics = self.fabrics.map(|all| all.iter().map(|f| parse_fabric(f)).collect());
+        let rdma = self.rdma.map(|text| text.parse().map_err(|error| format!("rdma: {error}")));
         let server = ServerConfig {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: size("memory", self.memory, default.memory_bytes)?,
             value_max_bytes: size("value_max", self.value_max, default.value_max_bytes)?,
             tables: tables.transpose()?.unwrap_or(default.tables),
             fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
+            rdma: rdma.transpose()?.unwrap_or(default.rdma),
             token: self.token_file.as_deref().map_or(Ok(None), token)?,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_handshakes: self.max_handshakes.unwrap_or(default.max_handshakes),

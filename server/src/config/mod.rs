@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use onesided_fabric::Rdma;
 use onesided_protocol::control::FabricName;
 use onesided_protocol::limits::{
     DEFAULT_PORT, MUTATIONS_IN_FLIGHT_MAX, REGION_BYTES, SEGMENT_BYTES, TOKEN_MAX_BYTES,
@@ -31,6 +32,8 @@ pub struct ServerConfig {
     pub tables: Vec<TableSpec>,
     /// Ways to be reached, best first.
     pub fabrics: Vec<FabricName>,
+    /// Whether verbs, where `fabrics` names it, must start, may, or is left alone.
+    pub rdma: Rdma,
     /// What a client must know; `None` lets everybody in.
     pub token: Option<Token>,
     /// Control connections at once; tcp data connections are bounded by the same number.
@@ -86,7 +89,8 @@ impl Default for ServerConfig {
             memory_bytes: 1 << 30,
             value_max_bytes: VALUE_MAX_DEFAULT_BYTES,
             tables: vec![TableSpec::new("default")],
-            fabrics: vec![FabricName::Shm, FabricName::Tcp],
+            fabrics: vec![FabricName::Shm, FabricName::Verbs, FabricName::Tcp],
+            rdma: Rdma::Prefer,
             token: None,
             max_connections: 4096,
             max_handshakes: 256,
@@ -123,7 +127,14 @@ impl ServerConfig {
         range("credits", self.credits as usize, 1, MUTATIONS_IN_FLIGHT_MAX)?;
         range("spin_us", self.spin_us as usize, 0, 1_000_000)?;
         if self.fabrics.is_empty() {
-            return Err("fabrics: name at least one of shm, tcp".to_owned());
+            return Err("fabrics: name at least one of shm, verbs, tcp".to_owned());
+        }
+        let names_verbs = self.fabrics.contains(&FabricName::Verbs);
+        if self.rdma == Rdma::Require && !names_verbs {
+            return Err("rdma is require, but fabrics does not name verbs: add it".to_owned());
+        }
+        if self.rdma == Rdma::Never && self.fabrics.iter().all(|f| *f == FabricName::Verbs) {
+            return Err("rdma is never, but fabrics names nothing else: add shm or tcp".to_owned());
         }
         let (memory, least) = (self.memory_bytes, 2 * self.segment_bytes);
         if memory < least {
@@ -185,14 +196,14 @@ impl fmt::Debug for Token {
 /// Reads a fabric's name.
 ///
 /// # Errors
-/// When there is none of that name, or it is not built in.
+/// When there is none of that name.
 pub fn parse_fabric(text: &str) -> Result<FabricName, String> {
     match text.trim() {
         "shm" => Ok(FabricName::Shm),
         "tcp" => Ok(FabricName::Tcp),
-        "verbs" => Err("fabric `verbs` is not built into this server; use shm, tcp".to_owned()),
+        "verbs" => Ok(FabricName::Verbs),
         other => {
-            let hint = suggest::hint(other, &["shm", "tcp"]);
+            let hint = suggest::hint(other, &["shm", "verbs", "tcp"]);
             Err(format!("no fabric `{other}`; {hint}"))
         }
     }

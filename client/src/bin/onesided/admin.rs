@@ -116,8 +116,12 @@ pub(crate) fn stats(session: &Session) -> Result<Outcome> {
     }));
     rows.push(vec!["this client".to_owned()]);
     for (name, value) in client.as_object().into_iter().flatten() {
-        let shown = value.as_u64().map(count).or(value.as_str().map(str::to_owned));
-        rows.push(vec![format!("  {name}"), shown.unwrap_or_else(|| value.to_string())]);
+        let shown = match value {
+            Json::Null => "-".to_owned(),
+            Json::String(text) => text.clone(),
+            other => other.as_u64().map_or_else(|| other.to_string(), count),
+        };
+        rows.push(vec![format!("  {name}"), shown]);
     }
     output::line(&output::table(&rows))?;
     Ok(Outcome::Done)
@@ -130,21 +134,24 @@ pub(crate) fn ping(session: &Session, args: &PingArgs) -> Result<Outcome> {
     let mut times: Vec<Duration> = pings.collect::<Result<_, _>>()?;
     times.sort_unstable();
     let (min, median, max) = (times[0], times[times.len() / 2], times[times.len() - 1]);
-    let fabric = session.client.fabric().to_string();
+    let stats = session.client.stats();
+    let (fabric, fallback) = (stats.fabric, stats.fallback);
     let us = |time: Duration| time.as_nanos() as f64 / 1e3;
     let as_json = || {
         json!({
             "server": session.server,
             "fabric": fabric,
+            "fallback": fallback,
             "count": args.count,
             "min_us": us(min),
             "median_us": us(median),
             "max_us": us(max),
         })
     };
+    let why = fallback.as_ref().map_or(String::new(), |reasons| format!(" ({reasons})"));
     let as_text = || {
         format!(
-            "{} over {fabric}: {} round trips, min {}, median {}, max {}",
+            "{} over {fabric}{why}: {} round trips, min {}, median {}, max {}",
             session.server,
             args.count,
             time(min),

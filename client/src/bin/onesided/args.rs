@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use onesided::Rdma;
 
 /// Examples that `--help` ends with; a test runs every one of them.
 const EXAMPLES: &str = "\
@@ -19,6 +20,7 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
   onesided --table cache put key value
   onesided --json stats
   onesided ping
+  onesided --rdma never ping
 
 Exit codes: 0 = done; 1 = the key is absent, or the condition was not met; 2 = it failed, and one
 line on stderr says why and what to do.";
@@ -41,6 +43,11 @@ pub(crate) struct Cli {
     /// device where both have one, else tcp; the others fail when they cannot be had.
     #[arg(long, global = true, value_name = "FABRIC", default_value = "auto")]
     pub(crate) fabric: Fabric,
+
+    /// RDMA: `require` it (on this host too) or fail, `prefer` it to tcp, `never` touch it. Without
+    /// this the URL decides (?rdma=...), else it is `prefer`.
+    #[arg(long, global = true, value_name = "POLICY")]
+    pub(crate) rdma: Option<Rdma>,
 
     /// The table that put, get, del, incr, load and dump work on.
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]

@@ -45,6 +45,9 @@ impl Session {
             Fabric::Verbs => builder.fabric(FabricChoice::Verbs),
             Fabric::Tcp => builder.fabric(FabricChoice::Tcp),
         };
+        if let Some(rdma) = cli.rdma {
+            builder = builder.rdma(rdma);
+        }
         if let Some(file) = &cli.token_file {
             let token = std::fs::read_to_string(file)
                 .with_context(|| format!("token file {}", file.display()))?;

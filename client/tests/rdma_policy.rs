@@ -1,0 +1,200 @@
+//! `rdma = require | prefer | never` against a server that seems to be on another host and to have
+//! RDMA: a middleman changes what its welcome offers. Here no offer of verbs can be followed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use onesided::{Client, Error, FabricChoice, FabricKind, Rdma, blocking};
+use onesided_protocol::control::{FabricName, FabricOffer, PURPOSE_DATA, ToClient};
+use onesided_server::{Server, ServerConfig};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn server() -> Server {
+    let listen = "127.0.0.1:0".to_owned();
+    let config = ServerConfig { listen, memory_bytes: 64 << 20, ..ServerConfig::default() };
+    Server::start(config).expect("starts")
+}
+
+/// Passes connections on; welcomes offer shm of another host, verbs, and what else there was.
+struct Middleman {
+    addr: SocketAddr,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Middleman {
+    fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let addr = listener.local_addr().expect("an address");
+        let open = Arc::<Mutex<Vec<TcpStream>>>::default();
+        let (to, kept) = (server.addr(), Arc::clone(&open));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                kept.lock().unwrap().push(client.try_clone().expect("a descriptor"));
+                // The server may be gone: the client sees its connection close.
+                let _ended = std::thread::spawn(move || pass_on(client, to));
+            }
+        });
+        Self { addr, open }
+    }
+
+    fn url(&self, query: &str) -> String {
+        format!("onesided://{}{query}", self.addr)
+    }
+
+    fn cut(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _closed_already = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass_on(mut client: TcpStream, to: SocketAddr) -> std::io::Result<()> {
+    let mut server = TcpStream::connect(to)?;
+    server.set_nodelay(true)?;
+    client.set_nodelay(true)?;
+    let mut preamble = vec![0; onesided_protocol::control::PREAMBLE_MAGIC.len() + 1];
+    client.read_exact(&mut preamble)?;
+    server.write_all(&preamble)?;
+    let (mut from, mut into) = (client.try_clone()?, server.try_clone()?);
+    std::thread::spawn(move || {
+        let _ended = std::io::copy(&mut from, &mut into);
+        let _closed_already = into.shutdown(Shutdown::Both);
+    });
+    let passed = match preamble.last() {
+        Some(&PURPOSE_DATA) => std::io::copy(&mut server, &mut client).map(|_| ()),
+        _ => answers(&mut server, &mut client),
+    };
+    let _closed_already = client.shutdown(Shutdown::Both);
+    passed
+}
+
+fn answers(server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    loop {
+        let mut len = [0; 4];
+        server.read_exact(&mut len)?;
+        let mut frame = vec![0; u32::from_le_bytes(len) as usize];
+        server.read_exact(&mut frame)?;
+        if let Ok(ToClient::Welcome(mut welcome)) = ToClient::decode(&frame) {
+            for offer in &mut welcome.fabrics {
+                if offer.kind == FabricName::Shm {
+                    // Another boot id.
+                    offer.blob[1..37].fill(b'0');
+                }
+            }
+            welcome.fabrics.retain(|offer| offer.kind != FabricName::Verbs);
+            let blob = b"no queue pair".to_vec();
+            welcome.fabrics.insert(1, FabricOffer { kind: FabricName::Verbs, blob });
+            frame.clear();
+            ToClient::Welcome(welcome).encode(&mut frame);
+        }
+        client.write_all(&(frame.len() as u32).to_le_bytes())?;
+        client.write_all(&frame)?;
+    }
+}
+
+fn connect(url: String, rdma: Option<Rdma>) -> Result<blocking::Client, Error> {
+    let builder = Client::builder().url(url).connect_timeout_ms(10_000);
+    match rdma {
+        Some(rdma) => builder.rdma(rdma).connect_blocking(),
+        None => builder.connect_blocking(),
+    }
+}
+
+/// What the library logs in this process.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn count(&self, text: &str) -> usize {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).matches(text).count()
+    }
+}
+
+#[test]
+fn prefer_falls_back_with_one_warning_that_says_why() {
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    lines.init();
+    let server = server();
+    let middleman = Middleman::before(&server);
+    let client = connect(middleman.url(""), None).expect("tcp");
+    let table = client.table("default").expect("opens");
+    table.put("k", "v").expect("put");
+    let stats = client.stats();
+    assert_eq!((client.fabric(), stats.fabric.as_str()), (FabricKind::Tcp, "tcp"));
+    let why = stats.fallback.expect("a reason");
+    let (shm, verbs) = why.split_once("; verbs: ").expect("both reasons");
+    assert!(shm.starts_with("shm: ") && shm.contains("another host"), "{why}");
+    assert!(!verbs.is_empty(), "{why}");
+    assert_eq!(log.count("; verbs: "), 1);
+    for round in 1..=3 {
+        middleman.cut();
+        let start = Instant::now();
+        while client.stats().reconnects < round {
+            assert!(start.elapsed() < LONG, "it does not come back");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        table.put("k", "v").expect("put");
+    }
+    assert_eq!(log.count("; verbs: "), 1, "told once");
+    assert!(log.count("connected again fabric=\"tcp\"") >= 3, "and the fabric in use each time");
+}
+
+#[test]
+fn require_fails_with_the_reason() {
+    let server = server();
+    let middleman = Middleman::before(&server);
+    for (url, rdma) in
+        [(middleman.url(""), Some(Rdma::Require)), (middleman.url("?rdma=require"), None)]
+    {
+        match connect(url, rdma) {
+            Err(Error::Fabric { fabric: "verbs", reason }) => assert!(!reason.is_empty()),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Also on the server's own host: shared memory is no verbs.
+    let nearby = format!("onesided://{}", server.addr());
+    if !server.fabrics().contains(&FabricName::Verbs) {
+        let error = connect(nearby, Some(Rdma::Require)).expect_err("no verbs").to_string();
+        assert!(error.contains("does not offer it"), "{error}");
+    }
+}
+
+#[test]
+fn never_does_not_try_it() {
+    let server = server();
+    let middleman = Middleman::before(&server);
+    let client = connect(middleman.url("?rdma=require"), Some(Rdma::Never)).expect("tcp");
+    let why = client.stats().fallback.expect("shm is told");
+    assert!(why.starts_with("shm: ") && !why.contains("verbs:"), "{why}");
+    let nearby = connect(format!("onesided://{}?rdma=never", server.addr()), None).expect("shm");
+    assert_eq!((nearby.fabric(), nearby.stats().fallback), (FabricKind::Shm, None));
+}
+
+#[test]
+fn contradictions_are_refused_before_anybody_is_asked() {
+    for (fabric, rdma) in [
+        (FabricChoice::Verbs, Rdma::Never),
+        (FabricChoice::Shm, Rdma::Require),
+        (FabricChoice::Tcp, Rdma::Require),
+    ] {
+        let builder = Client::builder().url("onesided://192.0.2.1").fabric(fabric).rdma(rdma);
+        let error = builder.connect_blocking().expect_err("refused").to_string();
+        assert!(error.contains(&format!("rdma={rdma} forbids it")), "{error}");
+    }
+}
