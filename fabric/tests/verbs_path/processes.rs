@@ -1,0 +1,156 @@
+//! Processes that are killed in the middle.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use onesided_fabric::verbs::Limits;
+use onesided_fabric::{BufferPool, Opcode, Outcome, RegionId, WorkRequest};
+
+use crate::rig::{Server, TIMEOUT, has_device, join, messages, read, talks};
+
+/// This program again, doing `what` with the listener of `blob`; it says a line when it is ready.
+fn spawn(what: &str, blob: &[u8]) -> (Child, BufReader<std::process::ChildStdout>) {
+    let hex: String = blob.iter().map(|b| format!("{b:02x}")).collect();
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "processes::the_other_process", "--nocapture"])
+        .env("OTHER_PROCESS", what)
+        .env("BLOB", hex)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let out = BufReader::new(child.stdout.take().expect("piped"));
+    (child, out)
+}
+
+/// The rest of the line that begins with `SAYS`.
+fn hears(out: &mut impl BufRead) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(out.read_line(&mut line).expect("read") > 0, "the other process has ended");
+        if let Some((_, said)) = line.split_once("SAYS ") {
+            return said.trim().to_owned();
+        }
+    }
+}
+
+fn says(what: &str) {
+    println!("SAYS {what}");
+    std::io::stdout().flush().expect("flushed");
+}
+
+/// Not a test of its own: what [`spawn`] runs.
+#[test]
+fn the_other_process() {
+    let Ok(what) = std::env::var("OTHER_PROCESS") else { return };
+    let hex = std::env::var("BLOB").expect("set");
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
+    let blob: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+    match what.as_str() {
+        "serve" => {
+            let server = Server::start(Limits::default());
+            let blob: String = server
+                .listener
+                .blob(512)
+                .iter()
+                .fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
+            says(&blob);
+            std::thread::sleep(TIMEOUT * 3);
+        }
+        "send" => {
+            let peer = join(&blob, 1, Limits::default());
+            says("ready");
+            let pool = BufferPool::new();
+            // Of several packets and several pieces each: killed in the middle of one.
+            let long = vec![7; 60_000];
+            let mut out = Vec::new();
+            loop {
+                let op = Opcode::Send { message: pool.copy_of(&long) };
+                let mut chain = VecDeque::from([WorkRequest { id: 0, signaled: false, op }]);
+                let _full = peer.endpoint.post(&mut chain);
+                peer.cq.poll(&mut out, 16);
+                out.clear();
+            }
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// The server's process is killed while READs are outstanding: they end, and so does everything
+/// that the client had for them.
+#[test]
+fn a_server_killed_in_mid_read_ends_every_request() {
+    if !has_device() {
+        return;
+    }
+    for round in 0..5u64 {
+        let (mut child, mut out) = spawn("serve", &[]);
+        let hex = hears(&mut out);
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
+        let blob: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let peer = join(&blob, 1, Limits::default());
+        peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+        let pool = BufferPool::new();
+        let (mut posted, mut seen) = (0, 0);
+        let (mut chain, mut all) = (VecDeque::new(), Vec::new());
+        let mut killed = None;
+        let ended = 'run: loop {
+            while posted - seen < 16 && chain.is_empty() {
+                chain.push_back(read(posted, &pool, 1, posted % 1000 * 8, 65_536));
+                if peer.endpoint.post(&mut chain).is_err() {
+                    break;
+                }
+                posted += 1;
+            }
+            if seen > 20 + round * 7 && killed.is_none() {
+                child.kill().expect("killed");
+                killed = Some(Instant::now());
+            }
+            assert!(killed.is_none_or(|at: Instant| at.elapsed() < TIMEOUT), "no end");
+            if peer.cq.poll(&mut all, 16) == 0 {
+                peer.cq.wait(Duration::from_millis(10));
+            }
+            for completion in all.drain(..) {
+                match completion.outcome {
+                    Outcome::Disconnected(reason) => break 'run reason,
+                    Outcome::Read(bytes) => {
+                        assert_eq!(bytes.words()[8191], (completion.id % 1000 + 8191) * 3);
+                    }
+                    Outcome::Failed(..) => assert!(killed.is_some(), "{completion:?}"),
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(completion.id, seen, "each exactly once, in order");
+                seen += 1;
+            }
+        };
+        let after = killed.map(|at| at.elapsed());
+        eprintln!("round {round}: {seen} READs, then after {after:?}: {ended}");
+        assert_eq!(seen, posted, "all that was posted has ended");
+        assert!(peer.endpoint.is_closed());
+        child.wait().expect("waited for");
+    }
+}
+
+/// Clients are killed while they send long messages: the server goes on, with all its receive
+/// buffers.
+#[test]
+fn clients_killed_in_mid_send_take_no_receive_buffer_with_them() {
+    if !has_device() {
+        return;
+    }
+    const ROUNDS: u64 = 24;
+    // Fewer buffers than rounds: were one lost each time, none would be left.
+    let server = Server::start(Limits { receive_depth: 16, ..Limits::default() });
+    for round in 0..ROUNDS {
+        let (mut child, mut out) = spawn("send", &server.listener.blob(512));
+        hears(&mut out);
+        std::thread::sleep(Duration::from_millis(30 + round * 3));
+        child.kill().expect("killed");
+        child.wait().expect("waited for");
+        server.awaits("its end", |seen| seen.ends.lock().len() as u64 == round + 1);
+    }
+    let peer = server.connect(1, Limits::default());
+    talks(&peer, &messages(3, 100, 60_000), 8);
+}
