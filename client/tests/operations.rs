@@ -12,7 +12,13 @@ const FABRICS: [(FabricChoice, FabricKind); 2] =
     [(FabricChoice::Tcp, FabricKind::Tcp), (FabricChoice::Shm, FabricKind::Shm)];
 
 fn server() -> Server {
+    server_that(true)
+}
+
+/// One that loads from its clients' memory, or READs it as over a network.
+fn server_that(staging_loads: bool) -> Server {
     let config = ServerConfig {
+        staging_loads,
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 256 << 20,
         ..ServerConfig::default()
@@ -29,9 +35,12 @@ async fn client(server: &Server, fabric: FabricChoice) -> Client {
 }
 
 async fn on_both(body: impl AsyncFn(Client, Table)) {
-    let server = server();
-    for (choice, kind) in FABRICS {
-        let client = client(&server, choice).await;
+    let servers = [true, false].map(server_that);
+    let [loads, reads] = &servers;
+    let shm_by_reads = (reads, FABRICS[1].0, FABRICS[1].1);
+    let all = FABRICS.map(|(choice, kind)| (loads, choice, kind));
+    for (server, choice, kind) in all.into_iter().chain([shm_by_reads]) {
+        let client = client(server, choice).await;
         assert_eq!(client.fabric(), kind);
         assert_eq!(client.stats().fabric, kind.to_string());
         let name = format!("t-{kind}");
