@@ -5,7 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{CompletionQueue, Endpoint, Memory, shm, tcp};
+use onesided_fabric::{CompletionQueue, Endpoint, Memory, shm, tcp, verbs};
 use onesided_protocol::control::{
     FabricName, FabricOffer, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA, ToClient,
     ToServer, Welcome,
@@ -22,6 +22,9 @@ use crate::url::Url;
 
 /// Bytes that may wait to be written, beside one longest message.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// Room in staging memory beyond one value, as the server assumes it.
+const STAGING_SPARE_BYTES: usize = 1 << 20;
 
 /// A session that is ready for use.
 pub(crate) struct Established {
@@ -174,12 +177,23 @@ fn try_offer(
 
 /// Connects a queue pair to the listener that `blob` describes. The error says why not.
 fn connect_verbs(
-    _blob: &[u8],
-    _tickets: &mut Tickets<'_>,
-    _welcome: &Welcome,
-    _by: Instant,
+    blob: &[u8],
+    tickets: &mut Tickets<'_>,
+    welcome: &Welcome,
+    by: Instant,
 ) -> Result<Wired, String> {
-    Err("this build has no verbs backend yet".to_owned())
+    let staging_bytes = welcome.value_max_bytes as usize + STAGING_SPARE_BYTES;
+    let staging = Memory::private(staging_bytes).map_err(|error| error.to_string())?;
+    let options = verbs::ConnectOptions {
+        staging: Some(Arc::new(staging)),
+        ..verbs::ConnectOptions::default()
+    };
+    let ticket = tickets.next().map_err(|error| error.to_string())?;
+    let left = left(by).map_err(|error| error.to_string())?;
+    let connected = verbs::connect(blob, &ticket, 0, left, &options);
+    let verbs::Connected { endpoint, cq, staging, .. } =
+        connected.map_err(|error| error.to_string())?;
+    Ok(Wired { endpoint, cq, staging })
 }
 
 type Stream = (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>);

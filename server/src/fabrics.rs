@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use onesided_fabric::verbs::VerbsError;
+use onesided_fabric::verbs::{self, VerbsError};
 use onesided_fabric::{CompletionQueue, FabricKind, Rdma, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::{
-    INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES, inline_message_max_bytes,
+    FABRIC_BLOB_MAX_BYTES, INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES,
+    inline_message_max_bytes,
 };
 
 use crate::config::{ServerConfig, fabric_name};
@@ -17,6 +18,8 @@ use crate::session::Gate;
 
 /// Room in a session's staging memory beyond one value.
 const STAGING_SPARE_BYTES: usize = 1 << 20;
+/// A message must hold the longest key; longer values travel through staging memory.
+const ONE_SIDED_MESSAGE_BYTES: usize = KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
 /// Unfinished messages of all tcp connections together, beyond one of full length.
 const TCP_RECEIVE_BYTES: usize = 256 << 20;
 
@@ -30,6 +33,7 @@ pub(crate) fn staging_bytes(config: &ServerConfig) -> usize {
 pub(crate) struct Fabrics {
     pub(crate) tcp: Option<tcp::Acceptor>,
     pub(crate) shm: Option<shm::Listener>,
+    pub(crate) verbs: Option<verbs::Listener>,
     pub(crate) queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
     pub(crate) offers: Vec<FabricOffer>,
 }
@@ -72,15 +76,28 @@ impl Fabrics {
         Ok(fabrics)
     }
 
-    /// Listens for RDMA connections. Gives what clients need to find the listener.
-    #[allow(clippy::unused_self, reason = "the backend keeps its listener and queue here")]
+    /// Listens for RDMA connections, at the number that TCP has in its own space of ports. Gives
+    /// what clients need to find the listener.
     fn start_verbs(
         &mut self,
-        _config: &ServerConfig,
-        _gate: &Arc<Gate>,
-        _addr: SocketAddr,
+        config: &ServerConfig,
+        gate: &Arc<Gate>,
+        addr: SocketAddr,
     ) -> io::Result<Vec<u8>> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "it is not built into this server"))
+        let limits = verbs::Limits {
+            max_endpoints: config.max_sessions,
+            max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
+            pending_handshakes: config.max_handshakes,
+            handshake_timeout_ms: config.handshake_timeout_ms,
+            ..verbs::Limits::default()
+        };
+        let choice = verbs::Options::default();
+        let admission = Arc::clone(gate);
+        let (listener, queue) = verbs::Listener::start(&choice, addr.port(), limits, admission)?;
+        let blob = listener.blob(FABRIC_BLOB_MAX_BYTES);
+        self.verbs = Some(listener);
+        self.queues.push((FabricKind::Verbs, queue));
+        Ok(blob)
     }
 
     fn start_shm(
@@ -93,8 +110,8 @@ impl Fabrics {
             max_endpoints: config.max_sessions,
             credits: config.credits as usize,
             staging_bytes: staging_bytes(config),
-            // A message must hold the longest key; slots cost pages only where they are used.
-            max_message_bytes: KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES,
+            // Slots cost pages only where they are used.
+            max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
             pending_handshakes: config.max_handshakes,
             handshake_timeout_ms: config.handshake_timeout_ms,
             loads_allowed: config.staging_loads,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, Memory, Rights, shm, tcp};
+use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, Memory, Rights, shm, tcp, verbs};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
@@ -124,6 +124,7 @@ struct Running {
     control: JoinHandle<()>,
     pollers: Vec<(Arc<dyn CompletionQueue>, JoinHandle<()>)>,
     shm: Option<shm::Listener>,
+    verbs: Option<verbs::Listener>,
 }
 
 impl Server {
@@ -207,6 +208,9 @@ impl Server {
         }
         if let Some(shm) = running.shm {
             shm.stop();
+        }
+        if let Some(verbs) = running.verbs {
+            verbs.stop();
         }
         tracing::info!(addr = %self.addr, "server stopped");
     }
@@ -348,5 +352,5 @@ fn run(
         // Connections see the same signal; what does not end in time is cut off.
         runtime.shutdown_timeout(CONTROL_STOP);
     })?;
-    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm })
+    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm, verbs: fabrics.verbs })
 }

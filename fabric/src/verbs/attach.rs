@@ -69,15 +69,13 @@ impl Link {
         Err(AttachError::Map { region, source })
     }
 
-    /// Describes the client's staging memory to the server.
-    pub(super) fn offer_staging(self: &Arc<Self>, staging: &Arc<Memory>) {
-        let pd = &self.core.pd;
-        match describe(pd, RegionId(0), staging, Rights::ReadWrite) {
-            Ok(note) => {
-                self.tell(&note);
-            }
+    /// Describes the client's staging memory to the server. False if there cannot be any.
+    pub(super) fn offer_staging(self: &Arc<Self>, staging: &Arc<Memory>) -> bool {
+        match describe(&self.core.pd, RegionId(0), staging, Rights::ReadWrite) {
+            Ok(note) => self.tell(&note),
             Err(error) => {
-                tracing::warn!(%error, "large values go inside messages: no staging memory");
+                tracing::warn!(%error, "no staging memory: values must fit into messages");
+                false
             }
         }
     }

@@ -46,6 +46,9 @@ pub struct Connected {
     pub endpoint: Arc<dyn Endpoint>,
     /// Where answers and completions arrive.
     pub cq: Arc<dyn CompletionQueue>,
+    /// Memory that the server addresses as region 0 of this connection; `None` if it was not
+    /// wanted or could not be registered.
+    pub staging: Option<Arc<Memory>>,
     /// This host's device, and the server's address.
     pub via: String,
 }
@@ -239,9 +242,10 @@ impl Attempt<'_> {
             link.disconnected("it was never connected".to_owned());
             return Err(failure);
         }
-        link.established();
+        let staging = link.established();
         let via = format!("{} to {}", device.name(), way.to);
-        Ok(self.finish(queue, &link, mail, &device, via))
+        let (endpoint, cq) = self.finish(queue, &link, mail, &device);
+        Ok(Connected { endpoint, cq, staging, via })
     }
 
     /// Queue and queue pair.
@@ -309,8 +313,7 @@ impl Attempt<'_> {
         link: &Arc<Link>,
         mail: Registered,
         device: &Arc<Device>,
-        via: String,
-    ) -> Connected {
+    ) -> (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>) {
         let sink = Arc::new(Sink { link: Arc::downgrade(link), queue: Arc::downgrade(&queue) });
         let connection: Weak<dyn Connection> = Arc::<Sink>::downgrade(&sink);
         mail.pass_on(connection);
@@ -318,8 +321,7 @@ impl Attempt<'_> {
         if let Err(error) = self.watcher.watch(device, concerned) {
             tracing::warn!(%error, "the device's events are not heard");
         }
-        let endpoint = link.handle();
-        Connected { endpoint, cq: Arc::new(ClientQueue { queue, _sink: sink, _mail: mail }), via }
+        (link.handle(), Arc::new(ClientQueue { queue, _sink: sink, _mail: mail }))
     }
 }
 

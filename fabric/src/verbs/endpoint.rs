@@ -100,14 +100,17 @@ impl Link {
     }
 
     /// The connection manager says that both sides are ready.
-    pub(crate) fn established(self: &Arc<Self>) {
+    ///
+    /// Gives the staging memory that the peer has been told of, if there is any.
+    pub(crate) fn established(self: &Arc<Self>) -> Option<Arc<Memory>> {
         if let Some(qp) = self.tx.lock().queue.qp()
             && let Err(error) = qp.set_min_rnr_timer(self.core.limits.rnr_timer)
         {
             tracing::warn!(%error, "the retry timer for want of receive buffers keeps its default");
         }
-        if let Side::Client(Some(staging)) = &self.side {
-            self.offer_staging(staging);
+        match &self.side {
+            Side::Client(Some(staging)) => self.offer_staging(staging).then(|| Arc::clone(staging)),
+            _ => None,
         }
     }
 
