@@ -184,16 +184,12 @@ fn connect_verbs(
 ) -> Result<Wired, String> {
     let staging_bytes = welcome.value_max_bytes as usize + STAGING_SPARE_BYTES;
     let staging = Memory::private(staging_bytes).map_err(|error| error.to_string())?;
-    let options = verbs::ConnectOptions {
-        staging: Some(Arc::new(staging)),
-        ..verbs::ConnectOptions::default()
-    };
+    let options = verbs::ConnectOptions::default();
     let ticket = tickets.next().map_err(|error| error.to_string())?;
     let left = left(by).map_err(|error| error.to_string())?;
     let connected = verbs::connect(blob, &ticket, 0, left, &options);
-    let verbs::Connected { endpoint, cq, staging, .. } =
-        connected.map_err(|error| error.to_string())?;
-    Ok(Wired { endpoint, cq, staging })
+    let verbs::Connected { endpoint, cq, .. } = connected.map_err(|error| error.to_string())?;
+    Ok(Wired { endpoint, cq, staging: Some(Arc::new(staging)) })
 }
 
 type Stream = (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>);

@@ -289,7 +289,11 @@ fn descriptors(daemon: &Daemon, client: &blocking::Client) -> u64 {
 fn histories_of_many_processes_are_linearizable_and_the_killed_leave_nothing() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
-    let role = ServerRole { session_lease_ms: 3_000, memory_mib: 1024, ..ServerRole::default() };
+    let role = ServerRole {
+        session_lease_ms: patience_ms(3_000),
+        memory_mib: 1024,
+        ..ServerRole::default()
+    };
     let daemon = Daemon::start(role, Role::Server);
     let client = connect(daemon.addr, false);
     let table = client.table("default").expect("the table");

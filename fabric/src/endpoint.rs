@@ -69,6 +69,16 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// When the owner does not offer the region, or the descriptor is not one of this fabric's.
     fn attach(&self, region: RegionId, descriptor: &[u8]) -> Result<(), AttachError>;
 
+    /// Lets the peer address memory of this side as its region 0, before the first request that
+    /// makes it do so. May block briefly. Twice is the same as once.
+    ///
+    /// # Errors
+    /// When the memory cannot be registered: most often the limit on locked memory.
+    fn lend(&self, _memory: &std::sync::Arc<crate::mem::Memory>) -> Result<(), AttachError> {
+        // Where a session's memory is shared from the start there is nothing to do.
+        Ok(())
+    }
+
     /// A READ done at once, where the peer's memory can be loaded ([`Caps::reads_now`]): the
     /// fast path, without a completion. `None` where it cannot. `into` is filled whole;
     /// `remote.offset_bytes` must be a multiple of 8.
@@ -160,8 +170,8 @@ pub enum AttachError {
     /// The connection ended.
     #[error("the connection is closed: reconnect")]
     Closed,
-    /// The system refused to map it.
-    #[error("cannot map region {region:?}: {source}")]
+    /// The system refused to map or register it.
+    #[error("cannot map or register region {region:?}: {source}")]
     Map {
         /// Which region.
         region: RegionId,

@@ -1,8 +1,9 @@
 //! Memory shared with the server for values that do not fit into a message: one at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use onesided_fabric::Memory;
+use onesided_fabric::{AttachError, Endpoint, Memory};
 use onesided_protocol::rpc::{Landing, Payload};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -17,6 +18,8 @@ const KEEP_PAGES_BYTES: usize = 256 << 10;
 pub(crate) struct Staging {
     memory: Arc<Memory>,
     turn: Arc<Mutex<()>>,
+    /// The server can address it.
+    is_lent: AtomicBool,
 }
 
 /// The right to use the staging memory. It goes with the request until the answer is there: the
@@ -30,7 +33,17 @@ pub(crate) struct Keep {
 
 impl Staging {
     pub(crate) fn new(memory: Arc<Memory>) -> Self {
-        Self { memory, turn: Arc::default() }
+        Self { memory, turn: Arc::default(), is_lent: AtomicBool::new(false) }
+    }
+
+    /// Makes it addressable to the server, before its first use: on some fabrics that takes memory
+    /// that cannot be swapped, which who has only small values never needs.
+    pub(crate) fn lend(&self, endpoint: &dyn Endpoint) -> Result<(), AttachError> {
+        if !self.is_lent.load(Ordering::Acquire) {
+            endpoint.lend(&self.memory)?;
+            self.is_lent.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     pub(crate) async fn take(&self, ticker: &Ticker, by: Deadline) -> Result<Keep, TimedOut> {

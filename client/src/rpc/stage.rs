@@ -57,6 +57,8 @@ pub(super) async fn stage<'a>(
     let ticker = &link.shared().ticker;
     let keep = staging.take(ticker, by).await;
     let mut keep = keep.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
+    let lent = staging.lend(connection.endpoint());
+    lent.map_err(|error| CallError::Failed(connection.attach_error(error)))?;
     let mut staged = op.clone();
     match &mut staged {
         Op::Put { value, .. } | Op::Append { value, .. } => {

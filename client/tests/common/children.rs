@@ -44,6 +44,11 @@ pub(crate) fn one_sided_kind() -> FabricKind {
     }
 }
 
+/// A time that a server gives its clients, longer where they are slow.
+pub(crate) fn patience_ms(here_ms: u32) -> u32 {
+    if std::env::var(PERCENT).is_ok() { here_ms * 4 } else { here_ms }
+}
+
 /// The part of some amount of work that is to be done here.
 pub(crate) fn scaled(work: usize) -> usize {
     let percent = std::env::var(PERCENT).map_or(100, |text| text.parse().expect("a percentage"));

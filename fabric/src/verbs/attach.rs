@@ -69,15 +69,12 @@ impl Link {
         Err(AttachError::Map { region, source })
     }
 
-    /// Describes the client's staging memory to the server. False if there cannot be any.
-    pub(super) fn offer_staging(self: &Arc<Self>, staging: &Arc<Memory>) -> bool {
-        match describe(&self.core.pd, RegionId(0), staging, Rights::ReadWrite) {
-            Ok(note) => self.tell(&note),
-            Err(error) => {
-                tracing::warn!(%error, "no staging memory: values must fit into messages");
-                false
-            }
-        }
+    /// Describes memory of the client to the server, as region 0.
+    pub(super) fn lend(self: &Arc<Self>, memory: &Memory) -> Result<(), AttachError> {
+        let region = RegionId(0);
+        let note = describe(&self.core.pd, region, memory, Rights::ReadWrite);
+        let note = note.map_err(|error| AttachError::Map { region, source: error.into() })?;
+        if self.tell(&note) { Ok(()) } else { Err(AttachError::Closed) }
     }
 
     /// Sends a note, unless the connection has ended.
@@ -116,11 +113,11 @@ impl Link {
                 worker::run(move || link.answer(region));
                 Ok(())
             }
-            (READ_ONLY | READ_WRITE, Side::Client(_)) => self.tx.lock().regions.put(note),
+            (READ_ONLY | READ_WRITE, Side::Client) => self.tx.lock().regions.put(note),
             (READ_ONLY | READ_WRITE, Side::Server(_)) if region.0 == 0 => {
                 self.tx.lock().regions.put(note)
             }
-            (NOT_OFFERED, Side::Client(_)) => {
+            (NOT_OFFERED, Side::Client) => {
                 *self.refused.lock() = Some(region);
                 Ok(())
             }

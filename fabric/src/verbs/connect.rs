@@ -19,7 +19,6 @@ use super::setup::{Limits, RETRIES, client_pd, reads_at_once};
 use super::survey::{self, Bound};
 use super::watch::{Concerned, Connection, Mailbox, Registered, Watcher, watcher};
 use crate::endpoint::{CompletionQueue, Endpoint, Wait};
-use crate::mem::Memory;
 use crate::work::Completion;
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -35,8 +34,6 @@ pub struct ConnectOptions {
     pub choice: Options,
     /// Bounds of this side; lengths of messages are the listener's.
     pub limits: Limits,
-    /// Memory that the server may address as region 0 of this connection, if it is to have any.
-    pub staging: Option<Arc<Memory>>,
 }
 
 /// A connection to a server. Dropping `endpoint` or `cq` ends it.
@@ -46,9 +43,6 @@ pub struct Connected {
     pub endpoint: Arc<dyn Endpoint>,
     /// Where answers and completions arrive.
     pub cq: Arc<dyn CompletionQueue>,
-    /// Memory that the server addresses as region 0 of this connection; `None` if it was not
-    /// wanted or could not be registered.
-    pub staging: Option<Arc<Memory>>,
     /// This host's device, and the server's address.
     pub via: String,
 }
@@ -242,10 +236,10 @@ impl Attempt<'_> {
             link.disconnected("it was never connected".to_owned());
             return Err(failure);
         }
-        let staging = link.established();
+        link.established();
         let via = format!("{} to {}", device.name(), way.to);
         let (endpoint, cq) = self.finish(queue, &link, mail, &device);
-        Ok(Connected { endpoint, cq, staging, via })
+        Ok(Connected { endpoint, cq, via })
     }
 
     /// Queue and queue pair.
@@ -263,8 +257,7 @@ impl Attempt<'_> {
         of_queue.total_sends = limits.send_depth * 2;
         let queue = Queue::new(&client_pd(device)?, of_queue)?;
         let qp = Id::make_qp(id, queue.qp_init())?;
-        let side = Side::Client(self.options.staging.clone());
-        let link = queue.add(self.context, side, qp);
+        let link = queue.add(self.context, Side::Client, qp);
         let link = link.map_err(|full| VerbsError::Connect(full.to_string()))?;
         Ok((queue, link))
     }

@@ -25,8 +25,8 @@ use crate::work::{PostError, RegionId, RemoteAddr, WorkRequest};
 pub(crate) enum Side {
     /// The regions that it grants.
     Server(Arc<dyn Admission>),
-    /// Its staging memory, as region 0.
-    Client(Option<Arc<Memory>>),
+    /// Nothing but memory that it lends, as region 0.
+    Client,
 }
 
 pub(super) const OPEN: u8 = 0;
@@ -78,7 +78,7 @@ impl fmt::Debug for Link {
 impl Link {
     pub(super) fn new(core: Arc<Core>, tag: u32, context: u64, side: Side, qp: Qp) -> Self {
         let qp_num = qp.number();
-        let announced = AtomicBool::new(matches!(side, Side::Client(_)));
+        let announced = AtomicBool::new(matches!(side, Side::Client));
         let queue = SendQueue::new(qp, tag, core.limits.send_depth / 4);
         let regions = Regions::default();
         let tx = Tx { queue, regions, flush_by: None, progress: (0, None) };
@@ -100,17 +100,11 @@ impl Link {
     }
 
     /// The connection manager says that both sides are ready.
-    ///
-    /// Gives the staging memory that the peer has been told of, if there is any.
-    pub(crate) fn established(self: &Arc<Self>) -> Option<Arc<Memory>> {
+    pub(crate) fn established(self: &Arc<Self>) {
         if let Some(qp) = self.tx.lock().queue.qp()
             && let Err(error) = qp.set_min_rnr_timer(self.core.limits.rnr_timer)
         {
             tracing::warn!(%error, "the retry timer for want of receive buffers keeps its default");
-        }
-        match &self.side {
-            Side::Client(Some(staging)) => self.offer_staging(staging).then(|| Arc::clone(staging)),
-            _ => None,
         }
     }
 
@@ -221,6 +215,10 @@ impl Endpoint for Handle {
 
     fn attach(&self, region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {
         self.0.attach(region)
+    }
+
+    fn lend(&self, memory: &Arc<Memory>) -> Result<(), AttachError> {
+        self.0.lend(memory)
     }
 
     fn read_now(&self, _: RemoteAddr, _: &mut [u64]) -> Option<Result<(), AccessError>> {

@@ -382,8 +382,7 @@ impl Acceptor {
             link.disconnected(error.to_string());
             return Err(error);
         }
-        // A server has no staging memory.
-        let _none = link.established();
+        link.established();
         let wait = Duration::from_millis(self.limits.handshake_timeout_ms);
         Ok(Peer { link: Arc::downgrade(&link), deadline: Some(Instant::now() + wait) })
     }

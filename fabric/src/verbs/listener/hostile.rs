@@ -104,7 +104,7 @@ impl Raw {
         let pd = client_pd(&device).expect("a domain");
         let queue = Queue::new(&pd, Limits::default().of_queue()).expect("a queue");
         let qp = Id::make_qp(&id, queue.qp_init()).expect("a queue pair");
-        let link = queue.add(0, Side::Client(None), qp).expect("a place");
+        let link = queue.add(0, Side::Client, qp).expect("a place");
         let params =
             Params { private, responder_resources: 1, initiator_depth: 1, retry_count: RETRIES };
         id.connect(params).expect("a request");
