@@ -153,7 +153,7 @@ fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
         };
         let writes = writer.join().expect("the writer");
         println!("{writes} values were overwritten");
-        assert!(writes > 1_000, "only {writes}");
+        assert!(writes > 100, "only {writes}");
         result
     })
 }
