@@ -175,7 +175,7 @@ impl Client {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let link = self.link();
-        Stats::of(&link.shared().stats, link.fabric(), link.current().as_deref())
+        Stats::of(link.shared(), link.fabric(), link.current().as_deref())
     }
 
     /// The fabric in use.

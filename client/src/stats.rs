@@ -9,7 +9,7 @@ use onesided_protocol::control::Heartbeat;
 use serde::Serialize;
 use thread_local::ThreadLocal;
 
-use crate::core::Connection;
+use crate::core::{Connection, Shared};
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -231,11 +231,17 @@ pub struct Stats {
     pub staged: u64,
     /// Connections made after the first one.
     pub reconnects: u64,
+    /// Bytes of buffers mapped now, in use or kept for later.
+    pub buffer_bytes: u64,
+    /// Mappings made for buffers so far, each registered once where a device uses it: beside
+    /// `reads` the misses of the pool.
+    pub buffer_mappings: u64,
 }
 
 impl Stats {
-    pub(crate) fn of(stats: &ClientStats, fabric: FabricKind, now: Option<&Connection>) -> Self {
-        let sum = |counter| stats.sum(counter);
+    pub(crate) fn of(shared: &Shared, fabric: FabricKind, now: Option<&Connection>) -> Self {
+        let sum = |counter| shared.stats.sum(counter);
+        let buffers = shared.pool.usage();
         Self {
             fabric: fabric.to_string(),
             fallback: now.and_then(Connection::fallback).map(str::to_owned),
@@ -260,6 +266,8 @@ impl Stats {
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),
             reconnects: sum(Counter::Reconnects),
+            buffer_bytes: buffers.mapped_bytes as u64,
+            buffer_mappings: buffers.chunks_made,
         }
     }
 }

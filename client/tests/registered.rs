@@ -64,6 +64,8 @@ async fn values_of_any_length_into_one_buffer() {
         assert_eq!(stats.gets, 11);
         let asked = if stats.fabric == "tcp" { 11 } else { 0 };
         assert_eq!(stats.rpc_gets, asked, "{stats:?}");
+        // One of 4 MiB for the buffer, and one for each size of requests.
+        assert!(stats.buffer_mappings < 10 && stats.buffer_bytes >= 4 << 20, "{stats:?}");
     })
     .await;
 }

@@ -4,6 +4,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use onesided::core::Connection;
 use onesided::{Error, Options, Table, TableInfo, TableOptions};
@@ -50,8 +51,12 @@ struct Simulated {
 }
 
 impl Simulated {
-    fn new(seed: u64, options: sim::Options, credits: u32) -> Self {
-        let world = World::new(seed, options);
+    fn new(seed: u64, network: sim::Options, credits: u32) -> Self {
+        Self::with(seed, network, credits, Options::default())
+    }
+
+    fn with(seed: u64, network: sim::Options, credits: u32, options: Options) -> Self {
+        let world = World::new(seed, network);
         let pair = world.pair(1, 2);
         let memory = Arc::new(world.memory(WORDS * 8).unwrap());
         for word in 0..WORDS {
@@ -60,7 +65,6 @@ impl Simulated {
         world.expose(&pair.server, REGION, memory, Rights::ReadOnly);
         pair.client.attach(REGION, &[]).unwrap();
         let welcome = welcome(credits);
-        let options = Options::default();
         let connection =
             Connection::from_parts(pair.client, pair.client_cq, welcome, None, options);
         let (server, server_cq) = (pair.server, pair.server_cq);
@@ -260,4 +264,31 @@ fn a_dropped_read_keeps_its_buffer_until_it_is_complete() {
         }
     }
     assert!(under_way > 20 && complete > 20, "{under_way} under way, {complete} complete");
+}
+
+/// Out of time while the READ is under way: an error, and the buffer's memory is nobody's.
+#[test]
+fn a_read_that_takes_too_long_keeps_its_buffer() {
+    let options = Options { operation_timeout: Duration::from_millis(1), ..Options::default() };
+    let sim = Simulated::with(3, sim::Options::default(), 4, options);
+    let connection = Arc::clone(&sim.connection);
+    let lent = sim.pool.get(4096);
+    let addr = lent.addr();
+    let mut read =
+        Box::pin(connection.read_into(RemoteAddr { region: REGION, offset_bytes: 0 }, lent));
+    let outcome = loop {
+        // The world stands still.
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => break outcome,
+            Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(matches!(outcome, Err(Error::TimedOut { .. })), "{outcome:?}");
+    let other = sim.pool.get(4096);
+    assert_ne!(other.addr(), addr);
+    for _ in 0..2_000 {
+        sim.world.step();
+        connection.dispatch();
+    }
+    assert_eq!(sim.pool.get(4096).addr(), addr, "it comes back when the READ is complete");
 }
