@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::{TableOptions, TableStatus};
+use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus};
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::core::block_on;
@@ -124,6 +124,12 @@ impl Client {
     #[must_use]
     pub fn fabric(&self) -> FabricKind {
         self.inner.fabric()
+    }
+
+    /// As [`crate::Client::offers`].
+    #[must_use]
+    pub fn offers(&self) -> Vec<FabricOffer> {
+        self.inner.offers()
     }
 
     /// The asynchronous client, on the same session.

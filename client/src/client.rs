@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::{TableOptions, TableStatus, ToClient, ToServer};
+use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus, ToClient, ToServer};
 
 use crate::connect::establish;
 use crate::control;
@@ -182,6 +182,14 @@ impl Client {
     #[must_use]
     pub fn fabric(&self) -> FabricKind {
         self.link().fabric()
+    }
+
+    /// The fabrics that the server offers, in its order of preference, each with what its backend
+    /// needs to reach it.
+    #[must_use]
+    pub fn offers(&self) -> Vec<FabricOffer> {
+        let current = self.link().current();
+        current.map_or_else(Vec::new, |connection| connection.welcome().fabrics.clone())
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {

@@ -52,8 +52,10 @@ pub struct PortView {
     pub state: &'static str,
     /// How its packets travel.
     pub link: Link,
-    /// Largest packet.
+    /// Largest packet, as it is set up.
     pub mtu_bytes: u32,
+    /// Largest packet that the port can do.
+    pub max_mtu_bytes: u32,
     /// Speed, in units of no meaning but their order.
     pub rate: u32,
     /// Its GID table.

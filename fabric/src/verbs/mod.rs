@@ -10,6 +10,7 @@ mod attach;
 mod blob;
 pub mod choose;
 mod connect;
+pub mod doctor;
 mod endpoint;
 mod ffi;
 mod frames;

@@ -114,6 +114,7 @@ fn port(
         state: state(attr.state),
         link,
         mtu_bytes: 128 << attr.active_mtu.min(5),
+        max_mtu_bytes: 128 << attr.max_mtu.min(5),
         rate: u32::from(attr.active_width) * u32::from(attr.active_speed),
         gids: gids.iter().filter(|gid| gid.port == number).copied().collect(),
         addresses: bound.iter().filter(here).map(|(address, ..)| address.ip()).collect(),

@@ -18,4 +18,3 @@ if [ "$HOST_ID" = 1 ]; then
     done
     say "connections are set up and ended as they should"
 fi
-barrier done 240

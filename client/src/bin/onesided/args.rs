@@ -21,6 +21,7 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
   onesided --json stats
   onesided ping
   onesided --rdma never ping
+  onesided doctor
 
 Exit codes: 0 = done; 1 = the key is absent, or the condition was not met; 2 = it failed, and one
 line on stderr says why and what to do.";
@@ -29,15 +30,10 @@ line on stderr says why and what to do.";
 #[derive(Parser, Debug)]
 #[command(name = "onesided", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the server is: onesided://HOST[:PORT], or just HOST[:PORT].
-    #[arg(
-        long,
-        global = true,
-        env = "ONESIDED_SERVER",
-        value_name = "URL",
-        default_value = "onesided://127.0.0.1:7411"
-    )]
-    pub(crate) server: String,
+    /// Where the server is: onesided://HOST[:PORT], or just HOST[:PORT]
+    /// [default: onesided://127.0.0.1:7411]
+    #[arg(long, global = true, env = "ONESIDED_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
 
     /// How bytes reach the server. `auto` takes shared memory on the server's own host, an RDMA
     /// device where both have one, else tcp; the others fail when they cannot be had.
@@ -105,6 +101,27 @@ pub(crate) enum Command {
     Stats,
     /// Round trips to the server's CPU and back: shortest, median, longest.
     Ping(PingArgs),
+    /// What this host has and lacks for RDMA, and, with --server, each fabric to that server: what
+    /// works, what does not, what to do. Exit 2 only if something fails that was asked for.
+    Doctor(DoctorArgs),
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// RDMA that does not work is an error, not a warning; as --rdma require.
+    #[arg(long)]
+    pub(crate) require_rdma: bool,
+    /// Look for this RDMA device only.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Look for this port of it only, from 1.
+    #[arg(long, value_name = "N")]
+    pub(crate) device_port: Option<u8>,
+    /// How many round trips and reads over each fabric.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) count: u32,
 }
 
 /// Arguments of `put`.

@@ -8,6 +8,7 @@
 mod admin;
 mod args;
 mod bulk;
+mod doctor;
 mod dump;
 mod load;
 mod output;
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<Outcome> {
+    if let Command::Doctor(args) = &cli.command {
+        // It also works without a server.
+        return doctor::run(cli, args);
+    }
     let session = Session::open(cli)?;
     let outcome = match &cli.command {
         Command::Put(args) => values::put(&session, args),
@@ -53,6 +58,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Tables(command) => admin::tables(&session, command),
         Command::Stats => admin::stats(&session),
         Command::Ping(args) => admin::ping(&session, args),
+        Command::Doctor(args) => doctor::run(cli, args),
     };
     // Or the server would keep the session until its lease is over.
     session.client.close();

@@ -28,16 +28,7 @@ pub(crate) struct Session {
 impl Session {
     /// Connects as the command line says.
     pub(crate) fn open(cli: &Cli) -> Result<Self> {
-        let url = if cli.server.contains("://") {
-            cli.server.clone()
-        } else {
-            format!("onesided://{}", cli.server)
-        };
-        let timeout_ms = u64::from(cli.timeout_ms);
-        let mut builder: ClientBuilder = onesided::Client::builder()
-            .url(&url)
-            .connect_timeout_ms(timeout_ms)
-            .operation_timeout_ms(timeout_ms);
+        let mut builder = builder(cli)?;
         // `auto` leaves the choice to the URL.
         builder = match cli.fabric {
             Fabric::Auto => builder,
@@ -45,21 +36,39 @@ impl Session {
             Fabric::Verbs => builder.fabric(FabricChoice::Verbs),
             Fabric::Tcp => builder.fabric(FabricChoice::Tcp),
         };
-        if let Some(rdma) = cli.rdma {
-            builder = builder.rdma(rdma);
-        }
-        if let Some(file) = &cli.token_file {
-            let token = std::fs::read_to_string(file)
-                .with_context(|| format!("token file {}", file.display()))?;
-            // As the server reads it: white space around it does not belong to it.
-            builder = builder.token(token.trim());
-        }
         let client = builder.connect_blocking()?;
-        Ok(Self { client, server: url, json: cli.json, table: cli.table.clone() })
+        Ok(Self { client, server: url(cli), json: cli.json, table: cli.table.clone() })
     }
 
     /// The table of `--table`.
     pub(crate) fn table(&self) -> Result<Table> {
         Ok(self.client.table(&self.table)?)
     }
+}
+
+/// The server's URL.
+pub(crate) fn url(cli: &Cli) -> String {
+    match cli.server.as_deref().unwrap_or("127.0.0.1:7411") {
+        url if url.contains("://") => url.to_owned(),
+        place => format!("onesided://{place}"),
+    }
+}
+
+/// All that the command line says about connecting but the fabric.
+pub(crate) fn builder(cli: &Cli) -> Result<ClientBuilder> {
+    let timeout_ms = u64::from(cli.timeout_ms);
+    let mut builder: ClientBuilder = onesided::Client::builder()
+        .url(url(cli))
+        .connect_timeout_ms(timeout_ms)
+        .operation_timeout_ms(timeout_ms);
+    if let Some(rdma) = cli.rdma {
+        builder = builder.rdma(rdma);
+    }
+    if let Some(file) = &cli.token_file {
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("token file {}", file.display()))?;
+        // As the server reads it: white space around it does not belong to it.
+        builder = builder.token(token.trim());
+    }
+    Ok(builder)
 }

@@ -27,6 +27,7 @@ fn roce(addresses: &[&str]) -> PortView {
         state: "ACTIVE",
         link: Link::Ethernet,
         mtu_bytes: 1024,
+        max_mtu_bytes: 4096,
         rate: 100,
         gids,
         addresses: addresses.iter().map(|text| ip(text)).collect(),

@@ -44,6 +44,22 @@ impl Pd {
     }
 }
 
+impl Pd {
+    /// Whether the device registers memory of other devices; `None` if the library cannot ask. It
+    /// is tried with no memory at all: the refusal tells.
+    pub(crate) fn can_register_dmabuf(&self) -> Option<bool> {
+        const NO_FD: i32 = -1;
+        let register = sys::reg_dmabuf()?;
+        let flags = Access::RemoteRead.flags() as i32;
+        // SAFETY: the domain exists; there is no descriptor -1, so nothing is registered.
+        let none = unsafe { register(self.as_ptr(), 0, 4096, 0, NO_FD, flags) };
+        let refused = std::io::Error::last_os_error().raw_os_error();
+        let unsupported = [rustix::io::Errno::OPNOTSUPP, rustix::io::Errno::NOSYS];
+        let lacks = unsupported.iter().any(|errno| Some(errno.raw_os_error()) == refused);
+        Some(none.is_null() && !lacks)
+    }
+}
+
 impl Drop for Pd {
     fn drop(&mut self) {
         // SAFETY: everything made of it held it.

@@ -119,6 +119,23 @@ fn missing_cm(cm: &Rdmacm) -> Option<&'static str> {
         rdma_ack_cm_event rdma_event_str rdma_set_option rdma_migrate_id rdma_get_src_port)
 }
 
+/// # Safety
+/// As `ibv_reg_mr`: the domain must exist, and the memory stay as long as the registration.
+type RegDmabuf = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
+/// `ibv_reg_dmabuf_mr`, which libraries before version 34 do not have.
+pub(crate) fn reg_dmabuf() -> Option<RegDmabuf> {
+    static FOUND: OnceLock<Option<(libloading::Library, RegDmabuf)>> = OnceLock::new();
+    let find = || {
+        // SAFETY: it is open already: its initialisers have run.
+        let library = unsafe { libloading::Library::new("libibverbs.so.1") }.ok()?;
+        // SAFETY: the header declares it so.
+        let function = *unsafe { library.get::<RegDmabuf>(b"ibv_reg_dmabuf_mr\0") }.ok()?;
+        Some((library, function))
+    };
+    FOUND.get_or_init(find).as_ref().map(|(_open, function)| *function)
+}
+
 /// The extended context around a context, if it has one.
 ///
 /// # Safety
