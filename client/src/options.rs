@@ -91,7 +91,7 @@ pub struct Options {
     pub reconnect: bool,
     /// How long to try to; `None` = as long as the client lives.
     pub reconnect_timeout: Option<Duration>,
-    /// How long a call polls before it sleeps (shm only).
+    /// How long a call polls before it sleeps, if the server is on this host.
     pub spin: Duration,
     /// Bound of the bucket cache, over all tables.
     pub cache_bytes: usize,
@@ -204,7 +204,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a call polls before it sleeps, shm only \[20\].
+    /// How long a call polls before it sleeps, if the server is on this host (shm, tcp) \[50\].
     #[must_use]
     pub fn spin_us(mut self, us: u64) -> Self {
         self.options.spin = Duration::from_micros(us.min(1_000_000));

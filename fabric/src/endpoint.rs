@@ -101,6 +101,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// A hint that `len_bytes` at `remote` will be read soon.
     fn prefetch(&self, _remote: RemoteAddr, _len_bytes: usize) {}
 
+    /// Whether the peer is on this host, so that its answer tends to come sooner than a thread can
+    /// fall asleep and be woken: who waits for it should poll for a while first.
+    fn is_near(&self) -> bool {
+        false
+    }
+
     /// Ends the connection. What is outstanding is flushed, then `Disconnected` is delivered.
     fn close(&self);
 

@@ -53,7 +53,7 @@ pub(crate) struct Poller {
     pub(crate) fetch_bytes: usize,
     /// How long an endpoint may take no answer, or give no value.
     pub(crate) blocked_max: Duration,
-    /// How long to look for more before sleeping.
+    /// How long to look for more before sleeping, after a request of a near client.
     pub(crate) spin: Duration,
     /// Longest sleep.
     pub(crate) sleep: Duration,
@@ -67,6 +67,9 @@ struct State {
     fetches: Fetches,
     scratch: Scratch,
     completions: Vec<Completion>,
+    /// Since the last sleep a near client sent something: its next request may come sooner than
+    /// a sleep would end.
+    spins: bool,
 }
 
 impl State {
@@ -79,6 +82,7 @@ impl State {
             fetches: Fetches::new(poller.fetch_bytes),
             scratch: Scratch::new(poller.pool.clone()),
             completions: Vec::with_capacity(BATCH),
+            spins: false,
         }
     }
 }
@@ -92,7 +96,7 @@ impl Poller {
             if self.turn(&mut state) {
                 idle_since = None;
             } else {
-                self.idle(&mut idle_since, &state);
+                self.idle(&mut idle_since, &mut state);
             }
         }
         for (context, client) in state.clients.drain() {
@@ -122,16 +126,18 @@ impl Poller {
         count > 0 || !state.condemned.is_empty()
     }
 
-    fn idle(&self, idle_since: &mut Option<Instant>, state: &State) {
-        if !self.spin.is_zero() {
+    fn idle(&self, idle_since: &mut Option<Instant>, state: &mut State) {
+        if state.spins && !self.spin.is_zero() {
             let since = *idle_since.get_or_insert_with(Instant::now);
             let idle = since.elapsed();
-            if idle < PURE_SPIN {
+            // A look at sockets is a system call, and long enough.
+            if idle < PURE_SPIN && self.kind != FabricKind::Tcp {
                 return std::hint::spin_loop();
             }
             if idle < self.spin {
                 return std::thread::yield_now();
             }
+            state.spins = false;
         }
         let sleep = match () {
             () if !state.blocked.is_empty() => RETRY,
@@ -191,6 +197,7 @@ impl Poller {
         if client.condemned.is_some() {
             return;
         }
+        state.spins |= client.near;
         let one_sided = client.peer.caps.one_sided;
         // Where values travel otherwise, messages are short and their number is bound enough.
         let max_bytes = if one_sided { usize::MAX } else { client.peer.caps.max_message_bytes };

@@ -337,8 +337,7 @@ fn run(
             blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
             pool: BufferPool::new(),
             fetch_bytes: core.config.rendezvous_bytes,
-            // Looking at sockets is a system call: tcp sleeps at once.
-            spin: Duration::from_micros(if one_sided { core.config.spin_us } else { 0 }),
+            spin: Duration::from_micros(core.config.spin_us),
             sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
         };
         let thread =

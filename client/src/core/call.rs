@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{Buffer, Opcode, PostError, WorkRequest};
+use onesided_fabric::{Buffer, FabricKind, Opcode, PostError, WorkRequest};
 use onesided_protocol::rpc::{Answer, Op, Reply, Request};
 use tokio::sync::Semaphore;
 
@@ -325,7 +325,7 @@ impl Waiter<'_> {
         let start = Instant::now();
         while !connection.pending.is_done(self.id) && start.elapsed() < spin {
             if connection.dispatch() == 0 {
-                pause(start);
+                connection.pause(start);
             }
         }
     }
@@ -335,8 +335,16 @@ impl Waiter<'_> {
 /// this very core.
 const PURE_SPIN: Duration = Duration::from_micros(3);
 
-fn pause(since: Instant) {
-    if since.elapsed() < PURE_SPIN { std::hint::spin_loop() } else { std::thread::yield_now() }
+impl Connection {
+    /// Between two fruitless looks. One at a socket is a system call, and its answer takes longer
+    /// than a pure spin: that core may be wanted at once.
+    fn pause(&self, since: Instant) {
+        if self.caps().kind != FabricKind::Tcp && since.elapsed() < PURE_SPIN {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Waiter<'_> {

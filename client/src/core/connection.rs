@@ -8,8 +8,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, FabricKind,
-    Loads, Memory, Outcome, Wait,
+    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, Loads,
+    Memory, Outcome, Wait,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
@@ -77,6 +77,7 @@ pub struct Connection {
     loads: Option<Arc<Loads>>,
     cq: Arc<dyn CompletionQueue>,
     caps: Caps,
+    near: bool,
     welcome: Welcome,
     clock: ServerClock,
     fallback: Option<String>,
@@ -134,6 +135,7 @@ impl Connection {
         let pending = Pending::new(SLOTS + credits);
         Arc::new(Self {
             caps: parts.endpoint.caps(),
+            near: parts.endpoint.is_near(),
             loads: parts.endpoint.loads().cloned(),
             endpoint: parts.endpoint,
             cq: parts.cq,
@@ -394,7 +396,7 @@ impl Connection {
 
     /// How long a call polls before it sleeps.
     pub(super) fn spin(&self) -> Duration {
-        if self.caps.kind == FabricKind::Shm { self.shared.options.spin } else { Duration::ZERO }
+        if self.near { self.shared.options.spin } else { Duration::ZERO }
     }
 }
 

@@ -351,6 +351,10 @@ impl Endpoint for ClientEndpoint {
         }
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn close(&self) {
         self.shared.link.fail("closed by this side".to_owned());
     }

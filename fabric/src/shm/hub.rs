@@ -215,6 +215,10 @@ impl Endpoint for ServerEndpoint {
         }
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn close(&self) {
         self.0.fail("closed by this side".to_owned());
     }

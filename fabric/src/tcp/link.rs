@@ -25,6 +25,8 @@ pub(super) struct Link {
     pub(super) token: u64,
     pub(super) context: u64,
     pub(super) stream: TcpStream,
+    /// Both ends have the same address.
+    pub(super) near: bool,
     pub(super) recv: Mutex<Assembler>,
     /// It is in the queue's list of endpoints to flush.
     pub(super) dirty: AtomicBool,
@@ -97,11 +99,20 @@ impl Out {
     }
 }
 
+fn is_within_host(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => local.ip() == peer.ip(),
+        // It is gone already.
+        _ => false,
+    }
+}
+
 impl Link {
     pub(super) fn new(token: u64, context: u64, stream: TcpStream) -> Self {
         Self {
             token,
             context,
+            near: is_within_host(&stream),
             stream,
             recv: Mutex::default(),
             dirty: AtomicBool::new(false),

@@ -124,6 +124,10 @@ impl Endpoint for TcpEndpoint {
         None
     }
 
+    fn is_near(&self) -> bool {
+        self.link.near
+    }
+
     fn close(&self) {
         if !self.link.is_closed() {
             // A last answer, such as why the session ends, leaves if the socket takes it.

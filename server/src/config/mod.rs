@@ -50,7 +50,7 @@ pub struct ServerConfig {
     pub ticket_lease_ms: u64,
     /// Requests that one session may have outstanding.
     pub credits: u32,
-    /// How long the shm poller looks for the next request before it sleeps.
+    /// How long a poller looks for a near client's next request before it sleeps.
     pub spin_us: u64,
     /// Bytes of values that are READ from clients' memory at once, over all clients, on a fabric
     /// where that takes a round trip; 0 = one request's at a time.

@@ -10,6 +10,8 @@ use crate::rpc::{Peer, len_bytes};
 pub(super) struct Client {
     pub(super) context: u64,
     pub(super) peer: Peer,
+    /// On this host, or reached by RDMA: its next request may come soon.
+    pub(super) near: bool,
     pub(super) out: VecDeque<WorkRequest>,
     pub(super) out_bytes: usize,
     /// Requests that came while it was blocked.
@@ -32,6 +34,7 @@ impl Client {
     pub(super) fn new(context: u64, peer: Peer) -> Self {
         Self {
             context,
+            near: peer.caps.one_sided || peer.endpoint.is_near(),
             peer,
             out: VecDeque::new(),
             out_bytes: 0,
