@@ -1,25 +1,28 @@
 //! GET straight into buffers that callers lend, against the real server.
 
-use onesided::{Client, Error, FabricChoice, PutOptions, RegisteredBuffer, Table, blocking};
+#[path = "common/children.rs"]
+mod children;
+
+use children::{builder, fabrics, one_sided, one_sided_kind};
+use onesided::{
+    Client, ClientBuilder, Error, FabricChoice, PutOptions, RegisteredBuffer, Table, blocking,
+};
 use onesided_server::{Server, ServerConfig};
 
 fn server() -> Server {
     let config = ServerConfig {
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 256 << 20,
+        fabrics: fabrics(),
         ..ServerConfig::default()
     };
     Server::start(config).expect("the server starts")
 }
 
-fn url(server: &Server) -> String {
-    format!("onesided://{}", server.addr())
-}
-
 async fn on_each_fabric(body: impl AsyncFn(Client, Table)) {
     let server = server();
-    for fabric in [FabricChoice::Tcp, FabricChoice::Shm] {
-        let client = Client::builder().url(url(&server)).fabric(fabric).connect().await;
+    for fabric in [FabricChoice::Tcp, one_sided()] {
+        let client = builder(server.addr()).fabric(fabric).connect().await;
         let client = client.expect("connects");
         let table = client.table("default").await.expect("the table");
         body(client, table).await;
@@ -94,11 +97,16 @@ async fn a_buffer_that_is_too_small_comes_back() {
     .await;
 }
 
+fn connect(builder: ClientBuilder) -> blocking::Client {
+    let client = builder.fabric(one_sided()).connect_blocking().expect("connects");
+    assert_eq!(client.fabric(), one_sided_kind());
+    client
+}
+
 #[test]
 fn without_a_runtime() {
     let server = server();
-    let table = blocking::Client::connect(url(&server)).and_then(|client| client.table("default"));
-    let table = table.expect("the table");
+    let table = connect(builder(server.addr())).table("default").expect("the table");
     let mut buffer = table.buffer(1 << 20);
     for len in [10, 1 << 20] {
         table.put("k", bytes(len)).expect("a put");
@@ -115,9 +123,8 @@ fn without_a_runtime() {
 #[test]
 fn after_a_lost_connection_there_is_a_buffer() {
     let server = server();
-    let client = blocking::Client::builder().url(url(&server)).reconnect(false);
-    let client = client.connect_blocking().expect("connects");
-    let table = client.table("default").expect("the table");
+    let table = connect(builder(server.addr()).reconnect(false)).table("default");
+    let table = table.expect("the table");
     let buffer = table.buffer(70_000);
     let capacity = buffer.capacity_bytes();
     drop(server);

@@ -6,9 +6,11 @@
 # tests: onesided/torn_reads
 # tests: onesided/server_killed
 # tests: onesided/real_input
+# tests: onesided/registered
 # One host, processes apart: the suites of shared memory over the device. Histories of many
 # processes are linearizable while clients are killed; torn READs are refused; clients outlive
-# servers that are killed; a source tree is read back whole.
+# servers that are killed; a source tree is read back whole; large values go straight into lent
+# buffers.
 . tools/guests/lib.sh
 
 export ONESIDED_TEST_FABRIC=verbs
@@ -21,6 +23,7 @@ suite processes 10
 suite torn_reads 2
 suite server_killed 100
 suite real_input 4
+suite registered 100
 for object in qp mr pd cq cm_id; do
     [ "$(rdma_count $object)" = 0 ] || fail "$object left: $(rdma resource show $object)"
 done
