@@ -22,6 +22,8 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks without a pause between them, and the pause between later ones.
 const SPINS: usize = 200;
 const PAUSE: Duration = Duration::from_micros(50);
+/// Looks for room for an answer, with such a pause between them.
+const ANSWER_TRIES: usize = 1_000;
 
 impl Link {
     /// Asks the peer where a region is, and waits for the answer.
@@ -142,7 +144,13 @@ impl Link {
                 })
             }
         };
-        // Counted as long as it is in flight.
-        self.tell(&note);
+        // From then on it is counted as long as it is in flight.
+        for _ in 0..ANSWER_TRIES {
+            if self.tell(&note) || self.is_closed() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.end("there was no room for an answer about a region".to_owned(), true);
     }
 }

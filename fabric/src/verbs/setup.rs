@@ -52,8 +52,9 @@ impl Default for Limits {
     }
 }
 
-/// Retries of the device before it gives a peer up.
-pub(super) const RETRIES: u8 = 7;
+/// Retries of the device before it gives a peer up. Not the most that there can be, 7, which
+/// soft-RoCE takes for: for ever.
+pub(super) const RETRIES: u8 = 6;
 
 impl Limits {
     pub(super) fn in_range(self) -> Self {

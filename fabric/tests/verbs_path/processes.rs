@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::verbs::Limits;
-use onesided_fabric::{BufferPool, Opcode, Outcome, RegionId, WorkRequest};
+use onesided_fabric::{BufferPool, Opcode, Outcome, RegionId, WorkError, WorkRequest};
 
 use crate::rig::{Server, TIMEOUT, has_device, join, messages, read, talks};
 
@@ -153,4 +153,68 @@ fn clients_killed_in_mid_send_take_no_receive_buffer_with_them() {
     }
     let peer = server.connect(1, Limits::default());
     talks(&peer, &messages(3, 100, 60_000), 8);
+}
+
+/// Two hosts: the second serves and loses its power while the first READs from it. Nobody says
+/// goodbye: the device's retries notice.
+#[test]
+fn a_host_that_loses_its_power_is_noticed() {
+    let host = std::env::var("HOST_ID").ok().filter(|_| std::env::var("POWER_LOSS").is_ok());
+    let Some(host) = host.filter(|_| has_device()) else {
+        eprintln!("runs in two guests only: tools/guests/test verbs_power");
+        return;
+    };
+    let shared = std::env::var("SHARED").expect("set");
+    let blob_at = format!("{shared}/blob");
+    if host == "2" {
+        let server = Server::start(Limits::default());
+        std::fs::write(format!("{blob_at}.new"), server.listener.blob(512)).expect("written");
+        std::fs::rename(format!("{blob_at}.new"), blob_at).expect("renamed");
+        std::thread::sleep(TIMEOUT * 3);
+        return;
+    }
+    let deadline = Instant::now() + TIMEOUT;
+    while !std::fs::exists(&blob_at).unwrap_or(false) {
+        assert!(Instant::now() < deadline, "no server");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let peer = join(&std::fs::read(&blob_at).expect("read"), 1, Limits::default());
+    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    let pool = BufferPool::new();
+    let mut chain = VecDeque::new();
+    let (mut all, mut posted, mut seen) = (Vec::new(), 0, 0);
+    let mut off: Option<Instant> = None;
+    let mut first_failure = None;
+    let reason = 'run: loop {
+        while posted - seen < 8 && chain.is_empty() {
+            chain.push_back(read(posted, &pool, 1, posted % 1000 * 8, 4096));
+            if peer.endpoint.post(&mut chain).is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        if seen > 200 && off.is_none() {
+            std::fs::write("/run/guests/power.2", "off\n").expect("written");
+            off = Some(Instant::now());
+        }
+        assert!(off.is_none_or(|at| at.elapsed() < TIMEOUT), "no end");
+        if peer.cq.poll(&mut all, 16) == 0 {
+            peer.cq.wait(Duration::from_millis(10));
+        }
+        for completion in all.drain(..) {
+            match completion.outcome {
+                Outcome::Disconnected(reason) => break 'run reason,
+                Outcome::Read(_) => assert!(first_failure.is_none(), "a READ after a failure"),
+                Outcome::Failed(error, Some(_)) => {
+                    first_failure.get_or_insert(error);
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(completion.id, seen, "each exactly once, in order");
+            seen += 1;
+        }
+    };
+    eprintln!("{seen} READs, then after {:?}: {reason}", off.map(|at| at.elapsed()));
+    assert_eq!((seen, first_failure), (posted, Some(WorkError::PeerGone)));
+    assert!(reason.contains("no acknowledgement"), "{reason}");
 }
