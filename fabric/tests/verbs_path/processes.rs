@@ -178,7 +178,9 @@ fn a_host_that_loses_its_power_is_noticed() {
         assert!(Instant::now() < deadline, "no server");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let peer = join(&std::fs::read(&blob_at).expect("read"), 1, Limits::default());
+    // The device is to notice, not the deadline of requests.
+    let limits = Limits { work_timeout_ms: 35_000, ..Limits::default() };
+    let peer = join(&std::fs::read(&blob_at).expect("read"), 1, limits);
     peer.endpoint.attach(RegionId(1), &[]).expect("offered");
     let pool = BufferPool::new();
     let mut chain = VecDeque::new();
