@@ -38,6 +38,7 @@ mod reactor;
 mod read;
 mod registered;
 mod rpc;
+mod short;
 mod stats;
 mod table;
 mod url;

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use onesided_protocol::layout::entry::EntryHeader;
 
+use crate::short::Short;
+
 /// The token of compare-and-set: never the same twice for a key.
 pub type Version = u64;
 
@@ -37,27 +39,48 @@ impl Meta {
 
 /// A value and what the server knows about it.
 pub struct Value {
-    /// Ends with the value. What was READ is not copied again: header and key may come first.
-    image: Vec<u8>,
+    image: Image,
+    /// Where in the image its bytes begin. What was READ is not copied again: header and key may
+    /// come first.
     start: u32,
     meta: Meta,
+}
+
+/// Ends with the value.
+enum Image {
+    /// And its length.
+    Short(Short, u32),
+    Long(Vec<u8>),
 }
 
 impl Value {
     /// A value of its own, not read from anywhere.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, version: Version, user_flags: u32, expiry_s: u32) -> Self {
-        Self { image: bytes, start: 0, meta: Meta { version, user_flags, expiry_s } }
+        Self::new(bytes, Meta { version, user_flags, expiry_s })
     }
 
     pub(crate) fn new(bytes: Vec<u8>, meta: Meta) -> Self {
-        Self { image: bytes, start: 0, meta }
+        Self { image: Image::Long(bytes), start: 0, meta }
     }
 
     /// The value in the image of a whole entry, which was judged to be one.
     #[inline]
     pub(crate) fn in_entry(mut image: Vec<u8>, header: &EntryHeader) -> Self {
         image.truncate(header.len_bytes());
+        Self::within(Image::Long(image), header)
+    }
+
+    /// As [`Self::in_entry`], of a short one.
+    #[inline(always)]
+    pub(crate) fn in_short(image: Short, header: &EntryHeader) -> Self {
+        // A short one's length.
+        let end = header.len_bytes() as u32;
+        Self::within(Image::Short(image, end), header)
+    }
+
+    #[inline(always)]
+    fn within(image: Image, header: &EntryHeader) -> Self {
         // At most a header and a key, of 64 KiB.
         Self { image, start: header.value_offset() as u32, meta: Meta::of(header) }
     }
@@ -66,14 +89,23 @@ impl Value {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.image.get(self.start as usize..).unwrap_or_default()
+        let bytes = match &self.image {
+            Image::Short(short, end) => short.bytes().get(self.start as usize..*end as usize),
+            Image::Long(long) => long.get(self.start as usize..),
+        };
+        bytes.unwrap_or_default()
     }
 
     /// Its bytes, owned.
     #[must_use]
-    pub fn into_vec(mut self) -> Vec<u8> {
-        self.image.drain(..self.start as usize);
-        self.image
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.image {
+            Image::Short(..) => self.bytes().to_vec(),
+            Image::Long(mut long) => {
+                long.drain(..self.start as usize);
+                long
+            }
+        }
     }
 
     /// Its version.
@@ -109,12 +141,13 @@ impl Value {
 
 impl Clone for Value {
     fn clone(&self) -> Self {
-        Self { image: self.bytes().to_vec(), start: 0, meta: self.meta }
+        Self::new(self.bytes().to_vec(), self.meta)
     }
 }
 
 impl Deref for Value {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.bytes()
     }
@@ -168,9 +201,12 @@ mod tests {
     fn a_value_in_an_entry_is_only_the_value() {
         let header = EntryHeader { version: 3, value_len: 2, key_len: 1, ..Default::default() };
         let image = [[9; 32].as_slice(), b"kvw", &[7; 29]].concat();
-        let value = Value::in_entry(image, &header);
-        assert_eq!((value.bytes(), value.version()), (b"vw".as_slice(), 3));
-        assert_eq!(value.clone(), value);
-        assert_eq!(value.into_vec(), b"vw");
+        let mut short = Short::take();
+        short.lines_mut()[0] = *image.as_chunks().0.first_chunk().expect("a line");
+        for value in [Value::in_entry(image, &header), Value::in_short(short, &header)] {
+            assert_eq!((value.bytes(), value.version()), (b"vw".as_slice(), 3));
+            assert_eq!(value.clone(), value);
+            assert_eq!(value.into_vec(), b"vw");
+        }
     }
 }

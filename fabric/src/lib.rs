@@ -33,7 +33,7 @@ pub use endpoint::{
     Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
 };
 pub use loads::Loads;
-pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory};
+pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory, high_halves_match};
 pub use policy::Rdma;
 pub use registrations::Span;
 pub use work::{

@@ -28,6 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
 
+pub use lines::high_halves_match;
 pub use pages::HUGE_PAGE_BYTES;
 
 const _: () = assert!(cfg!(target_endian = "little"), "layouts are little-endian words");
@@ -75,6 +76,8 @@ pub struct Memory {
     fd: Option<OwnedFd>,
     hook: Option<Arc<dyn StoreHook>>,
     registrations: Registrations,
+    /// See [`lines`].
+    wide_loads: bool,
 }
 
 // SAFETY: R1 to R3: the mapping outlives the value and is only accessed by atomic operations.
@@ -181,7 +184,8 @@ impl Memory {
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| std::io::Error::other("mmap returned the null address"))?;
         let (shared, registrations) = (fd.is_some(), Registrations::default());
-        Ok(Self { base, len_bytes, rights, shared, fd, hook, registrations })
+        let wide_loads = lines::has_wide_loads();
+        Ok(Self { base, len_bytes, rights, shared, fd, hook, registrations, wide_loads })
     }
 
     /// Its length.

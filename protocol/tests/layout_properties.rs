@@ -3,7 +3,8 @@
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::entry_checksum;
 use onesided_protocol::layout::entry::{
-    self, COVERED_FROM, EntryHeader, FLAG_LARGE, Verdict, first_read_bytes, judge, prefix_bytes,
+    self, COVERED_FROM, EntryHeader, FLAG_LARGE, Verdict, first_read_bytes, judge_plain,
+    prefix_bytes,
 };
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::state::State;
@@ -99,6 +100,17 @@ fn entry(secret: u64, addr: LogAddr, key: &[u8], value: &[u8], append_number: u6
     bytes.resize(header.padded_bytes(), 0);
     bytes[..8].copy_from_slice(&State::committed(checksum).to_le_bytes());
     Entry { secret, addr, key: key.to_vec(), header, bytes }
+}
+
+/// The verdict; what decides the common case must agree with it.
+fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
+    let verdict = entry::judge(secret, addr, bytes, key);
+    let plain = match verdict {
+        Verdict::Hit(header) if header.flags == 0 => Some(header),
+        _ => None,
+    };
+    assert_eq!(judge_plain(secret, addr, bytes, key), plain);
+    verdict
 }
 
 fn judged(of: &Entry, bytes: &[u8]) -> Verdict {

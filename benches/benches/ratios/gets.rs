@@ -11,10 +11,11 @@ use crate::common::lmdb::Lmdb;
 use crate::common::measure::{Contestant, Figure, Time, in_turns};
 use crate::common::redis::RedisServer;
 use crate::common::store::Store;
+use crate::huge;
 use crate::report::Report;
 use crate::{TURN, rounds};
 
-type Map = HashMap<Box<[u8]>, Box<[u8]>>;
+pub(crate) type Map = HashMap<Box<[u8]>, Box<[u8]>>;
 
 const BATCH: usize = 16;
 
@@ -33,6 +34,7 @@ pub(crate) fn measure(
     let independent = singles::<false>(&store.table, &map, &lmdb, pairs);
     report_singles(report, &dependent, "dependent", 1.0);
     report_singles(report, &independent, "independent", 1.8);
+    huge::beside(report, dependent[0], independent[0]);
     batches(report, &store.table, &map, pairs);
     if let Some(redis) = redis {
         beside_redis(report, &store.table, redis, pairs)?;
@@ -48,7 +50,7 @@ pub(crate) fn measure(
     Ok(store)
 }
 
-fn pair(index: u64) -> (Box<[u8]>, Box<[u8]>) {
+pub(crate) fn pair(index: u64) -> (Box<[u8]>, Box<[u8]>) {
     (Box::from(&data::key(index)[..]), Box::from(&data::value(index)[..]))
 }
 
@@ -109,7 +111,7 @@ fn singles<const DEPENDENT: bool>(
 
 /// Calls `get` with keys; whether the next key depends on what `get` returns is the question of
 /// the measurement.
-fn walk<'a, const DEPENDENT: bool>(
+pub(crate) fn walk<'a, const DEPENDENT: bool>(
     pairs: u64,
     mut get: impl FnMut(&[u8; KEY_BYTES]) -> u64 + 'a,
 ) -> impl FnMut(u64) -> u64 + 'a {
@@ -134,7 +136,7 @@ fn steps<const DEPENDENT: bool>(
 }
 
 /// The first 8 bytes of a whole value.
-fn word(value: &[u8]) -> u64 {
+pub(crate) fn word(value: &[u8]) -> u64 {
     assert_eq!(value.len(), VALUE_BYTES);
     value.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

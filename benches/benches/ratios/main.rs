@@ -9,6 +9,7 @@
 mod common;
 mod cpu;
 mod gets;
+mod huge;
 mod memory;
 mod puts;
 mod report;
@@ -38,6 +39,9 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let pairs = common::data::pairs();
+    if huge::measure_if_told(pairs) {
+        return Ok(());
+    }
     let load_before = load();
     let mut report = Report::default();
     let redis = RedisServer::start();

@@ -1,5 +1,6 @@
 //! Bucket images: which slots match, and what proves that none does.
 
+use onesided_fabric::high_halves_match;
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::addr::UNIT_BYTES;
@@ -105,44 +106,21 @@ fn tail_line(segment: LogAddr, line: u8) -> Option<LogAddr> {
     LogAddr::from_bits(segment.get() + units as u64)
 }
 
-/// Finds a slot of a bucket whose fingerprint is the hash's, if there is one; of several, any.
+/// The first slot of a bucket whose fingerprint is the hash's, if there is one.
 ///
-/// Without a branch on what was READ: a wrong guess would wait for the cache miss, and nothing
-/// after it could begin before. What is left of a slot that matches, without its fingerprint, is
-/// less than of all that do not. (An empty slot matches fingerprint 0, and hides others then: one
-/// key in 16,384 is left to the lookup.)
-#[derive(Clone, Copy)]
-pub(crate) struct AnyMatch {
-    wanted: u64,
-    least: u64,
-}
-
-impl AnyMatch {
-    #[inline(always)]
-    pub(crate) fn new(hash: KeyHash) -> Self {
-        Self { wanted: u64::from(hash.fingerprint()) << FINGERPRINT_SHIFT, least: u64::MAX }
-    }
-
-    /// After word `number` of the bucket.
-    #[inline(always)]
-    pub(crate) fn after(mut self, number: usize, word: u64) -> Self {
-        if !number.is_multiple_of(LINE_WORDS) {
-            self.least = self.least.min(word ^ self.wanted);
-        }
-        self
-    }
-
-    #[inline(always)]
-    pub(crate) fn slot(self) -> Option<Slot> {
-        (self.least < 1 << FINGERPRINT_SHIFT).then_some(Slot(self.least | self.wanted))
-    }
-}
-
-/// As [`AnyMatch`] for a bucket that was READ.
+/// Without a branch for each slot: a wrong guess would wait for the cache miss, and nothing after
+/// it could begin before. (An empty slot matches fingerprint 0, and hides others then: one key in
+/// 16,384 is left to the lookup.)
+#[inline(always)]
 pub(crate) fn any_match(bucket: &[u64; BUCKET_WORDS], hash: KeyHash) -> Option<Slot> {
-    let words = bucket.iter().enumerate();
-    words.fold(AnyMatch::new(hash), |so_far, (number, &word)| so_far.after(number, word)).slot()
+    const HIGH_SHIFT: u32 = FINGERPRINT_SHIFT - u32::BITS;
+    let found = high_halves_match::<HIGH_SHIFT>(bucket, u32::from(hash.fingerprint())) & SLOTS;
+    (found != 0).then(|| Slot(bucket[found.trailing_zeros() as usize % BUCKET_WORDS]))
 }
+
+/// Bits of the words of a bucket that are slots, not headers.
+const SLOTS: u32 = 0xFFFF & !(1 | 1 << LINE_WORDS);
+const _: () = assert!(BUCKET_WORDS == 16 && LINE_WORDS == 8);
 
 /// The slots among `words` that point and whose fingerprint is the hash's.
 #[inline]
@@ -153,4 +131,31 @@ pub(crate) fn matching(words: &[u64], hash: KeyHash) -> impl Iterator<Item = Slo
         .filter(move |&&word| word >> FINGERPRINT_SHIFT == wanted)
         .map(|&word| Slot(word))
         .filter(|slot| !slot.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each place, alone and beside others; headers that look like slots; no match at all.
+    #[test]
+    fn the_first_match_is_found_wherever_it_is() {
+        for fingerprint in [1, 2, 0x1FFF, 0x2000, 0x3FFF] {
+            let hash = KeyHash(0xFFFF_FFFF_FFFF_C000 | fingerprint);
+            let wanted = |n: u64| fingerprint << FINGERPRINT_SHIFT | 5 << 42 | (n + 1);
+            let other = |n: u64| (fingerprint ^ 1 << (n % 14)) << FINGERPRINT_SHIFT | 7 << 42 | n;
+            for places in 0..1_u32 << BUCKET_WORDS {
+                let bucket: [u64; BUCKET_WORDS] = std::array::from_fn(|i| match places >> i & 1 {
+                    0 => other(i as u64),
+                    _ => wanted(i as u64),
+                });
+                let slots = bucket.iter().enumerate().filter(|(i, _)| i % LINE_WORDS != 0);
+                let expected = slots
+                    .map(|(_, &word)| word)
+                    .find(|&word| word >> FINGERPRINT_SHIFT == fingerprint)
+                    .map(Slot);
+                assert_eq!(any_match(&bucket, hash), expected, "{places:016b}");
+            }
+        }
+    }
 }

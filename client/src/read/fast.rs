@@ -6,31 +6,38 @@
 //! there is no bucket cache here (the index is as near), no copy of the bucket, and no copy of
 //! the value: the entry is READ once, to where it stays.
 
-use onesided_fabric::{Line, Loads, RegionId, RemoteAddr};
+use onesided_fabric::{Line, Loads, Memory, RegionId};
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
-use onesided_protocol::layout::entry::{EntryHeader, Verdict, first_read_bytes, judge};
-use onesided_protocol::layout::line::{BUCKET_BYTES, BUCKET_WORDS};
+use onesided_protocol::layout::entry::{EntryHeader, first_read_bytes, judge_plain};
+use onesided_protocol::layout::line::{BUCKET_BYTES, BUCKET_WORDS, LINE_BYTES};
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 
-use super::bucket::AnyMatch;
+use super::bucket::any_match;
 use super::io::Io;
 use super::lookup::{Expired, bytes_of};
 use super::target::Target;
 use super::view::TableView;
+use crate::short::{SHORT_LINES, Short};
 use crate::table::Own;
 use crate::value::{Meta, Value};
+
+const _: () = assert!(LINE_BYTES == size_of::<Line>());
 
 /// The value of `key`, if its bucket and entry say so at first sight.
 #[inline(always)]
 pub(crate) fn get_now(io: &Io<'_>, view: &TableView, own: &mut Own, key: &[u8]) -> Option<Value> {
     let loads = io.connection.loads()?;
     let hash = view.hash(key);
-    let at = EntryRead::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
-    let value = entry_now(io, loads, view, at, key)?;
-    own.shard.fast_gets(1, at.read_bytes());
-    Some(value)
+    let at = EntryRead::of(loads, slot_now(bucket_place(loads, view, hash)?, hash)?, key)?;
+    if at.lines > SHORT_LINES {
+        let value = long_entry_now(io, view, at, key)?;
+        return counts(loads, own, 1, at.read_bytes()).then_some(value);
+    }
+    let (short, header) = short_entry_now(io, view, at, key)?;
+    // The value is made last, so that it is made where the caller wants it.
+    counts(loads, own, 1, at.read_bytes()).then(|| Value::in_short(short, &header))
 }
 
 /// As [`get_now`]; the value goes into `target`.
@@ -44,15 +51,26 @@ pub(crate) fn get_into_now(
 ) -> Option<Meta> {
     let loads = io.connection.loads()?;
     let hash = view.hash(key);
-    let at = EntryRead::of(slot_now(loads, bucket_place(view, hash)?, hash)?, key)?;
-    loads.read_lines_into(at.remote, at.lines, &mut own.scratch).ok()?;
-    let image = own.scratch.as_flattened().as_flattened();
-    let header = hit(io, view, at, image, key)?;
-    if !target.copy(bytes_of(image, &header)) {
-        return None;
+    let at = EntryRead::of(loads, slot_now(bucket_place(loads, view, hash)?, hash)?, key)?;
+    if own.scratch.len() < at.lines {
+        own.scratch.resize(at.lines, Line::default());
     }
-    own.shard.fast_gets(1, at.read_bytes());
-    Some(Meta::of(&header))
+    let lines = own.scratch.get_mut(..at.lines)?;
+    at.memory.lines_to(at.addr.offset_bytes(), lines)?;
+    let image = lines.as_flattened().as_flattened();
+    let header = hit(io, view, at, image, key)?;
+    (target.copy(bytes_of(image, &header)) && counts(loads, own, 1, at.read_bytes()))
+        .then(|| Meta::of(&header))
+}
+
+/// Whether what was read counts: the session had not ended.
+#[inline(always)]
+fn counts(loads: &Loads, own: &Own, gets: u64, read_bytes: u64) -> bool {
+    let is_open = loads.is_open();
+    if is_open {
+        own.shard.fast_gets(gets, read_bytes);
+    }
+    is_open
 }
 
 /// Keys whose misses are overlapped by prefetching: as many as a core has line fill buffers for.
@@ -72,94 +90,107 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(
         let mut places = [None; GROUP];
         for (place, key) in places.iter_mut().zip(keys) {
             let hash = view.hash(key.as_ref());
-            *place = bucket_place(view, hash).map(|remote| (remote, hash));
-            if let Some((remote, _)) = *place {
-                loads.prefetch(remote, BUCKET_BYTES);
+            *place = bucket_place(loads, view, hash).map(|place| (place, hash));
+            if let Some(((memory, at), _)) = *place {
+                memory.prefetch(at, BUCKET_BYTES);
             }
         }
         let mut targets = [None; GROUP];
         for ((target, place), key) in targets.iter_mut().zip(&places).zip(keys) {
-            let Some((remote, hash)) = *place else { continue };
-            let slot = slot_now(loads, remote, hash);
-            *target = slot.and_then(|slot| EntryRead::of(slot, key.as_ref()));
-            if let Some(at) = target {
-                loads.prefetch(at.remote, at.lines * size_of::<Line>());
+            let Some((place, hash)) = *place else { continue };
+            let slot = slot_now(place, hash);
+            *target = slot.and_then(|slot| EntryRead::of(loads, slot, key.as_ref()));
+            if let Some(EntryRead { memory, addr, lines }) = *target {
+                memory.prefetch(addr.offset_bytes(), lines * LINE_BYTES);
             }
         }
         for (target, key) in targets.iter().zip(keys) {
-            values.push(target.and_then(|at| entry_apart(io, loads, view, at, key.as_ref())));
+            values.push(target.and_then(|at| entry_apart(io, view, at, key.as_ref())));
             if let (Some(at), Some(Some(_))) = (target, values.last()) {
                 hits += 1;
                 read_bytes += at.read_bytes();
             }
         }
     }
-    own.shard.fast_gets(hits, read_bytes);
-    Some((values, keys.len() - hits as usize))
+    counts(loads, own, hits, read_bytes).then_some((values, keys.len() - hits as usize))
 }
 
+/// Where the bucket of this hash is.
 #[inline(always)]
-fn bucket_place(view: &TableView, hash: KeyHash) -> Option<RemoteAddr> {
-    Some(remote(view.map()?.place(hash)?.addr))
+fn bucket_place<'a>(
+    loads: &'a Loads,
+    view: &TableView,
+    hash: KeyHash,
+) -> Option<(&'a Memory, usize)> {
+    let addr = view.map()?.place(hash)?.addr;
+    Some((loads.region(RegionId(addr.region()))?, addr.offset_bytes()))
 }
 
-/// A slot that the bucket has for this hash.
+/// A slot that the bucket at this place has for this hash.
 #[inline(always)]
-fn slot_now(loads: &Loads, bucket: RemoteAddr, hash: KeyHash) -> Option<Slot> {
-    let found = AnyMatch::new(hash);
-    loads.fold_words::<BUCKET_WORDS, _>(bucket, found, AnyMatch::after).ok()?.slot()
+fn slot_now((memory, at): (&Memory, usize), hash: KeyHash) -> Option<Slot> {
+    let lines = memory.lines::<{ BUCKET_BYTES / LINE_BYTES }>(at)?;
+    let words: &[u64; BUCKET_WORDS] = lines.as_flattened().first_chunk()?;
+    any_match(words, hash)
 }
 
 /// The READ that a slot asks for.
 #[derive(Clone, Copy)]
-struct EntryRead {
+struct EntryRead<'a> {
+    memory: &'a Memory,
     addr: LogAddr,
-    remote: RemoteAddr,
     lines: usize,
 }
 
-impl EntryRead {
+impl<'a> EntryRead<'a> {
     #[inline(always)]
-    fn of(slot: Slot, key: &[u8]) -> Option<Self> {
+    fn of(loads: &'a Loads, slot: Slot, key: &[u8]) -> Option<Self> {
         let addr = slot.addr()?;
         let len_bytes = first_read_bytes(size_class::bytes(slot.class()), key.len());
+        let lines = len_bytes / LINE_BYTES;
         // A large entry's is no multiple of a line: it takes more READs than this one.
-        let lines = len_bytes / size_of::<Line>();
-        (lines * size_of::<Line>() == len_bytes).then(|| Self { addr, remote: remote(addr), lines })
+        if lines * LINE_BYTES != len_bytes {
+            return None;
+        }
+        Some(Self { memory: loads.region(RegionId(addr.region()))?, addr, lines })
     }
 
     #[inline]
     fn read_bytes(&self) -> u64 {
-        (BUCKET_BYTES + self.lines * size_of::<Line>()) as u64
+        (BUCKET_BYTES + self.lines * LINE_BYTES) as u64
     }
 }
 
-#[inline(always)]
-fn remote(addr: LogAddr) -> RemoteAddr {
-    RemoteAddr { region: RegionId(addr.region()), offset_bytes: addr.offset_bytes() as u64 }
-}
-
-/// As [`entry_now`], not in the caller's instruction stream.
+/// The value of the entry that a slot points at, not in the caller's instruction stream.
 #[inline(never)]
-fn entry_apart(
-    io: &Io<'_>,
-    loads: &Loads,
-    view: &TableView,
-    at: EntryRead,
-    key: &[u8],
-) -> Option<Value> {
-    entry_now(io, loads, view, at, key)
+fn entry_apart(io: &Io<'_>, view: &TableView, at: EntryRead<'_>, key: &[u8]) -> Option<Value> {
+    if at.lines > SHORT_LINES {
+        return long_entry_now(io, view, at, key);
+    }
+    let (short, header) = short_entry_now(io, view, at, key)?;
+    Some(Value::in_short(short, &header))
 }
 
+/// The entry that a slot points at. (One whose class goes beyond the region's end is left to the
+/// lookup.)
 #[inline(always)]
-fn entry_now(
+fn short_entry_now(
     io: &Io<'_>,
-    loads: &Loads,
     view: &TableView,
-    at: EntryRead,
+    at: EntryRead<'_>,
     key: &[u8],
-) -> Option<Value> {
-    let image = loads.read_lines(at.remote, at.lines).ok()?.into_flattened().into_flattened();
+) -> Option<(Short, EntryHeader)> {
+    let mut short = Short::take();
+    at.memory.lines_to(at.addr.offset_bytes(), short.lines_mut().get_mut(..at.lines)?)?;
+    let header = hit(io, view, at, short.bytes().get(..at.lines * LINE_BYTES)?, key)?;
+    Some((short, header))
+}
+
+/// As [`short_entry_now`], of any length.
+#[inline(never)]
+fn long_entry_now(io: &Io<'_>, view: &TableView, at: EntryRead<'_>, key: &[u8]) -> Option<Value> {
+    let image = at.memory.lines_vec(at.addr.offset_bytes(), at.lines)?;
+    let image = image.into_flattened().into_flattened();
     let header = hit(io, view, at, &image, key)?;
     Some(Value::in_entry(image, &header))
 }
@@ -169,12 +200,10 @@ fn entry_now(
 fn hit(
     io: &Io<'_>,
     view: &TableView,
-    at: EntryRead,
+    at: EntryRead<'_>,
     image: &[u8],
     key: &[u8],
 ) -> Option<EntryHeader> {
-    match judge(view.info.secret, at.addr, image, key) {
-        Verdict::Hit(header) if io.expired(header.expiry_s) == Expired::No => Some(header),
-        _ => None,
-    }
+    let header = judge_plain(view.info.secret, at.addr, image, key)?;
+    (io.expired(header.expiry_s) == Expired::No).then_some(header)
 }

@@ -43,6 +43,8 @@ const NO_MAP: u8 = u8::MAX;
 /// One directory of the table and the buckets cached under it.
 pub(crate) struct IndexMap {
     directory: DirectoryWord,
+    /// By how much a hash is shifted right, after one bit, to be an index into `words`.
+    shift: u32,
     words: Box<[AtomicU64]>,
     pub(crate) cache: BucketCache,
 }
@@ -92,7 +94,7 @@ impl TableView {
     }
 
     /// The current map, unless there is none yet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn map(&self) -> Option<&IndexMap> {
         self.maps.get(usize::from(self.depth.load(Ordering::Acquire)))?.get()
     }
@@ -163,7 +165,8 @@ impl TableView {
         if let Some(old) = old {
             cache.take_over(depth, &old.cache, old.directory.depth());
         }
-        Ok(Some(IndexMap { directory, words: words.into(), cache }))
+        let shift = u64::BITS - 1 - u32::from(depth);
+        Ok(Some(IndexMap { directory, shift, words: words.into(), cache }))
     }
 }
 
@@ -174,14 +177,15 @@ impl IndexMap {
     }
 
     /// Where the bucket of `hash` is, unless this map knows nothing yet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&self, hash: KeyHash) -> Option<Place> {
-        let directory_index = hash.directory_index(self.directory.depth());
+        let directory_index = (hash.0 >> 1 >> self.shift) as usize;
+        debug_assert_eq!(directory_index, hash.directory_index(self.directory.depth()));
         self.place_of(directory_index, hash.bucket())
     }
 
     /// Where a bucket under a directory word is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place_of(&self, directory_index: usize, bucket: usize) -> Option<Place> {
         const BUCKET_UNITS: u64 = (BUCKET_BYTES / UNIT_BYTES) as u64;
         let word = DirectoryWord(self.words.get(directory_index)?.load(Ordering::Relaxed));

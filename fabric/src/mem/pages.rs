@@ -19,7 +19,7 @@ impl Memory {
     pub fn release(&self, offset_bytes: usize, len_bytes: usize) -> std::io::Result<()> {
         self.check(offset_bytes, len_bytes).map_err(std::io::Error::other)?;
         self.check_writable().map_err(std::io::Error::other)?;
-        let page = rustix::param::page_size();
+        let page = page_bytes();
         let start = offset_bytes.next_multiple_of(page);
         let end = (offset_bytes + len_bytes) / page * page;
         if start >= end {
@@ -61,7 +61,7 @@ impl Memory {
         // SAFETY: R3: just checked.
         let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
         // The kernel refuses a range without any page.
-        let page = rustix::param::page_size();
+        let page = page_bytes();
         // SAFETY: R1: the range stays mapped and keeps its contents.
         unsafe { rustix::mm::madvise(at.cast(), page, Advice::LinuxPopulateWrite) }?;
         // SAFETY: as above.
@@ -72,10 +72,16 @@ impl Memory {
     }
 }
 
+fn page_bytes() -> usize {
+    // SAFETY: asks for a number that every system has.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).unwrap_or(4096)
+}
+
 /// Address space at a multiple of [`HUGE_PAGE_BYTES`], reserved for one mapping: else no huge page
 /// can be mapped as one.
 pub(super) fn aligned_room(len_bytes: usize) -> rustix::io::Result<*mut std::ffi::c_void> {
-    let page = rustix::param::page_size();
+    let page = page_bytes();
     let len_bytes = len_bytes.checked_next_multiple_of(page).ok_or(rustix::io::Errno::NOMEM)?;
     let all_bytes = len_bytes.checked_add(HUGE_PAGE_BYTES).ok_or(rustix::io::Errno::NOMEM)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
