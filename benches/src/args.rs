@@ -1,7 +1,7 @@
 //! What can be typed.
 
 use clap::Parser;
-use onesided::{FabricChoice, Rdma};
+use onesided::{FabricChoice, Rdma, RdmaDevice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// RDMA: require, prefer or never. Without this the URL decides, else it is prefer.
     #[arg(long)]
     pub(crate) rdma: Option<Rdma>,
+    /// RDMA device of this host: NAME[:PORT[:GID_INDEX]] or an address.
+    #[arg(long, default_value = "auto")]
+    pub(crate) rdma_device: RdmaDevice,
     /// The table.
     #[arg(long, default_value = "default")]
     pub(crate) table: String,

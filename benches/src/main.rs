@@ -25,7 +25,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let mut builder = onesided::Client::builder().url(&args.server).prefill(args.prefill);
+    let mut builder = onesided::Client::builder()
+        .url(&args.server)
+        .rdma_device(args.rdma_device.clone())
+        .prefill(args.prefill);
     if let Some(fabric) = args.fabric {
         builder = builder.fabric(fabric);
     }

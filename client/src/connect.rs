@@ -69,7 +69,10 @@ pub(crate) fn establish(
     };
     let clock = ServerClock::new(welcome.clock_ns, sent, Instant::now());
     let plan = Plan::of(shared.options.fabric, shared.options.rdma);
-    let (wired, fallback) = wire(&mut control, &welcome, url, plan, by)?;
+    let device = &shared.options.rdma_device;
+    let mut attempt =
+        Attempt { control: &mut control, first: Some(welcome.ticket), url, by, device };
+    let (wired, fallback) = wire(&mut attempt, &welcome, plan)?;
     tell(shared, &wired, fallback.as_ref());
     let resumed = resume.filter(|session| welcome.resumed && session.id == welcome.session);
     let is_resumed = resumed.is_some();
@@ -105,16 +108,13 @@ fn reach(url: &Url, by: Instant) -> io::Result<TcpStream> {
 /// Takes the fabric that was asked for, or the first of the server's that works; and what is to be
 /// said about those passed over.
 fn wire(
-    control: &mut ControlStream,
+    attempt: &mut Attempt<'_>,
     welcome: &Welcome,
-    url: &Url,
     plan: Plan,
-    by: Instant,
 ) -> Result<(Wired, Option<String>), Error> {
-    let mut tickets = Tickets { control, first: Some(welcome.ticket), url, by };
     let mut passed_over = PassedOver::default();
     for offer in plan.select(&welcome.fabrics)? {
-        match try_offer(offer, &mut tickets, welcome, by) {
+        match try_offer(offer, attempt, welcome) {
             Ok(wired) => {
                 let fallback = passed_over.fallback(wired.endpoint.caps().one_sided);
                 return Ok((wired, fallback));
@@ -148,27 +148,26 @@ fn fabric_error(name: FabricName, reason: String) -> Error {
 
 fn try_offer(
     offer: &FabricOffer,
-    tickets: &mut Tickets<'_>,
+    attempt: &mut Attempt<'_>,
     welcome: &Welcome,
-    by: Instant,
 ) -> Result<Wired, Error> {
     let failed = |reason: String| fabric_error(offer.kind, reason);
     match offer.kind {
-        FabricName::Verbs => connect_verbs(&offer.blob, tickets, welcome, by).map_err(failed),
+        FabricName::Verbs => connect_verbs(&offer.blob, attempt, welcome).map_err(failed),
         FabricName::Shm if !shm::reachable(&offer.blob) => {
             Err(failed("the server runs on another host".to_owned()))
         }
         FabricName::Shm => {
-            let ticket = tickets.next()?;
-            let left = left(by).map_err(|error| failed(error.to_string()))?;
+            let ticket = attempt.ticket()?;
+            let left = left(attempt.by).map_err(|error| failed(error.to_string()))?;
             let connected = shm::connect(&offer.blob, &ticket, 0, left);
             let shm::Connected { endpoint, cq, staging } =
                 connected.map_err(|error| failed(error.to_string()))?;
             Ok(Wired { endpoint, cq, staging })
         }
         FabricName::Tcp => {
-            let ticket = tickets.next()?;
-            let (endpoint, cq) = data_connection(tickets, &ticket, welcome, by)
+            let ticket = attempt.ticket()?;
+            let (endpoint, cq) = data_connection(attempt, &ticket, welcome)
                 .map_err(|error| failed(error.to_string()))?;
             Ok(Wired { endpoint, cq, staging: None })
         }
@@ -178,15 +177,15 @@ fn try_offer(
 /// Connects a queue pair to the listener that `blob` describes. The error says why not.
 fn connect_verbs(
     blob: &[u8],
-    tickets: &mut Tickets<'_>,
+    attempt: &mut Attempt<'_>,
     welcome: &Welcome,
-    by: Instant,
 ) -> Result<Wired, String> {
     let staging_bytes = welcome.value_max_bytes as usize + STAGING_SPARE_BYTES;
     let staging = Memory::private(staging_bytes).map_err(|error| error.to_string())?;
-    let options = verbs::ConnectOptions::default();
-    let ticket = tickets.next().map_err(|error| error.to_string())?;
-    let left = left(by).map_err(|error| error.to_string())?;
+    let choice = attempt.device.clone();
+    let options = verbs::ConnectOptions { choice, ..verbs::ConnectOptions::default() };
+    let ticket = attempt.ticket().map_err(|error| error.to_string())?;
+    let left = left(attempt.by).map_err(|error| error.to_string())?;
     let connected = verbs::connect(blob, &ticket, 0, left, &options);
     let verbs::Connected { endpoint, cq, .. } = connected.map_err(|error| error.to_string())?;
     Ok(Wired { endpoint, cq, staging: Some(Arc::new(staging)) })
@@ -195,13 +194,13 @@ fn connect_verbs(
 type Stream = (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>);
 
 fn data_connection(
-    tickets: &Tickets<'_>,
+    attempt: &Attempt<'_>,
     ticket: &[u8; TICKET_BYTES],
     welcome: &Welcome,
-    by: Instant,
 ) -> io::Result<Stream> {
     // The same address as the control connection's: a name may have several.
-    let addr = tickets.control.stream.peer_addr()?;
+    let by = attempt.by;
+    let addr = attempt.control.stream.peer_addr()?;
     let mut stream = TcpStream::connect_timeout(&addr, left(by)?)?;
     stream.set_nodelay(true)?;
     let mut preamble = PREAMBLE_MAGIC.to_vec();
@@ -218,16 +217,18 @@ fn data_connection(
     tcp::connect(stream, 0, limits)
 }
 
-/// Tickets are for one use: each attempt after the first asks for another one.
-struct Tickets<'a> {
+/// What attempts at one fabric after the other share.
+struct Attempt<'a> {
     control: &'a mut ControlStream,
     first: Option<[u8; TICKET_BYTES]>,
     url: &'a Url,
     by: Instant,
+    device: &'a verbs::Options,
 }
 
-impl Tickets<'_> {
-    fn next(&mut self) -> Result<[u8; TICKET_BYTES], Error> {
+impl Attempt<'_> {
+    /// Tickets are for one use: each attempt after the first asks for another one.
+    fn ticket(&mut self) -> Result<[u8; TICKET_BYTES], Error> {
         if let Some(ticket) = self.first.take() {
             return Ok(ticket);
         }

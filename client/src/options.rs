@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use onesided_fabric::Rdma;
+use onesided_fabric::verbs::Options as RdmaDevice;
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::client::Client;
@@ -79,6 +80,8 @@ pub struct Options {
     pub fabric: FabricChoice,
     /// Whether verbs is a must, welcome or out of the question.
     pub rdma: Rdma,
+    /// Which RDMA device, port, GID or address of this host.
+    pub rdma_device: RdmaDevice,
     /// Authenticates; empty = none.
     pub token: String,
     /// Bound of one attempt to connect, hello and fabric included.
@@ -104,6 +107,7 @@ impl Default for Options {
         Self {
             fabric: FabricChoice::Auto,
             rdma: Rdma::Prefer,
+            rdma_device: RdmaDevice::default(),
             token: String::new(),
             connect_timeout: Duration::from_secs(3),
             operation_timeout: Duration::from_secs(5),
@@ -159,6 +163,14 @@ impl ClientBuilder {
     #[must_use]
     pub fn rdma(mut self, rdma: Rdma) -> Self {
         self.rdma = Some(rdma);
+        self
+    }
+
+    /// Which RDMA device of this host to use, such as `"mlx5_0:1:3".parse()?`: name, port and GID
+    /// index, or an address; what is not said is chosen \[all of it\].
+    #[must_use]
+    pub fn rdma_device(mut self, device: RdmaDevice) -> Self {
+        self.options.rdma_device = device;
         self
     }
 

@@ -61,6 +61,11 @@ pub struct Cli {
     #[arg(long, value_name = "POLICY")]
     rdma: Option<String>,
 
+    /// RDMA device to use: NAME[:PORT[:GID_INDEX]], such as mlx5_0:1:3, or one of this host's
+    /// addresses; otherwise the best is chosen [default: auto]
+    #[arg(long, value_name = "DEVICE")]
+    rdma_device: Option<String>,
+
     /// What to log: error, warn, info, debug, or per module [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -110,6 +115,7 @@ impl Cli {
             tables: some(self.tables),
             fabrics: some(self.fabric),
             rdma: self.rdma,
+            rdma_device: self.rdma_device,
             token_file: self.token_file,
             max_sessions: self.max_sessions,
             huge_pages: self.huge_pages,

@@ -91,9 +91,9 @@ impl Fabrics {
             handshake_timeout_ms: config.handshake_timeout_ms,
             ..verbs::Limits::default()
         };
-        let choice = verbs::Options::default();
         let admission = Arc::clone(gate);
-        let (listener, queue) = verbs::Listener::start(&choice, addr.port(), limits, admission)?;
+        let (listener, queue) =
+            verbs::Listener::start(&config.rdma_device, addr.port(), limits, admission)?;
         let blob = listener.blob(FABRIC_BLOB_MAX_BYTES);
         self.verbs = Some(listener);
         self.queues.push((FabricKind::Verbs, queue));

@@ -61,6 +61,7 @@ fn wrong_values_are_named() {
         ("\ncredits = 0", ["credits", "1 to 64"]),
         ("fabrics = [\"smh\"]", ["smh", "did you mean `shm`?"]),
         ("rdma = \"yes\"", ["rdma: `yes`", "require, prefer, never"]),
+        ("rdma_device = \"mlx5_0:x\"", ["rdma_device: `x`", "NAME[:PORT[:GID_INDEX]]"]),
         ("fabrics = [\"shm\"]\nrdma = \"require\"", ["rdma is require", "fabrics"]),
         ("fabrics = [\"verbs\"]\nrdma = \"never\"", ["rdma is never", "add shm or tcp"]),
         ("fabrics = []", ["fabrics", "at least one"]),

@@ -4,6 +4,8 @@
 //! over InfiniBand (an IPoIB interface's), RoCE and iWARP alike. Names of interfaces decide
 //! nothing.
 
+mod text;
+
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -11,7 +13,8 @@ use std::net::IpAddr;
 use super::ffi::device::{Gid, GidKind};
 use super::ffi::error::VerbsError;
 
-/// What was asked for; what is `None` is chosen.
+/// What was asked for; what is `None` is chosen. As text: `auto`, an address of this host, or
+/// `NAME[:PORT[:GID_INDEX]]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     /// Name of the device, such as `mlx5_0`.

@@ -46,7 +46,7 @@ impl Default for Limits {
             max_message_bytes: 70 << 10,
             pending_handshakes: 64,
             handshake_timeout_ms: 5_000,
-            peer_timeout_ms: 4_000,
+            peer_timeout_ms: 2_000,
             work_timeout_ms: 10_000,
         }
     }

@@ -23,6 +23,8 @@ pub struct FileConfig {
     pub fabrics: Option<Vec<String>>,
     /// `require`, `prefer`, `never`.
     pub rdma: Option<String>,
+    /// `auto`, an address, or `NAME[:PORT[:GID_INDEX]]`.
+    pub rdma_device: Option<String>,
     /// Path; empty = no token.
     pub token_file: Option<String>,
     /// Count.
@@ -124,6 +126,7 @@ impl FileConfig {
             tables: over.tables.or(self.tables),
             fabrics: over.fabrics.or(self.fabrics),
             rdma: over.rdma.or(self.rdma),
+            rdma_device: over.rdma_device.or(self.rdma_device),
             token_file: over.token_file.or(self.token_file),
             max_connections: over.max_connections.or(self.max_connections),
             max_handshakes: over.max_handshakes.or(self.max_handshakes),
@@ -155,6 +158,8 @@ impl FileConfig {
         let tables = self.tables.map(|all| all.iter().map(|t| t.parse::<TableSpec>()).collect());
         let fabrics = self.fabrics.map(|all| all.iter().map(|f| parse_fabric(f)).collect());
         let rdma = self.rdma.map(|text| text.parse().map_err(|error| format!("rdma: {error}")));
+        let device = self.rdma_device.map(|text| text.parse());
+        let device = device.transpose().map_err(|error| format!("rdma_device: {error}"))?;
         let server = ServerConfig {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: size("memory", self.memory, default.memory_bytes)?,
@@ -162,6 +167,7 @@ impl FileConfig {
             tables: tables.transpose()?.unwrap_or(default.tables),
             fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
+            rdma_device: device.unwrap_or(default.rdma_device),
             token: self.token_file.as_deref().map_or(Ok(None), token)?,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_handshakes: self.max_handshakes.unwrap_or(default.max_handshakes),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use onesided_fabric::Rdma;
+use onesided_fabric::{Rdma, verbs};
 use onesided_protocol::control::FabricName;
 use onesided_protocol::limits::{
     DEFAULT_PORT, MUTATIONS_IN_FLIGHT_MAX, REGION_BYTES, SEGMENT_BYTES, TOKEN_MAX_BYTES,
@@ -34,6 +34,8 @@ pub struct ServerConfig {
     pub fabrics: Vec<FabricName>,
     /// Whether verbs, where `fabrics` names it, must start, may, or is left alone.
     pub rdma: Rdma,
+    /// Which RDMA device, port, GID or address; what is not said is chosen.
+    pub rdma_device: verbs::Options,
     /// What a client must know; `None` lets everybody in.
     pub token: Option<Token>,
     /// Control connections at once; tcp data connections are bounded by the same number.
@@ -91,6 +93,7 @@ impl Default for ServerConfig {
             tables: vec![TableSpec::new("default")],
             fabrics: vec![FabricName::Shm, FabricName::Verbs, FabricName::Tcp],
             rdma: Rdma::Prefer,
+            rdma_device: verbs::Options::default(),
             token: None,
             max_connections: 4096,
             max_handshakes: 256,

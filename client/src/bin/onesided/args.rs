@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use onesided::Rdma;
+use onesided::{Rdma, RdmaDevice};
 
 /// Examples that `--help` ends with; a test runs every one of them.
 const EXAMPLES: &str = "\
@@ -44,6 +44,11 @@ pub(crate) struct Cli {
     /// this the URL decides (?rdma=...), else it is `prefer`.
     #[arg(long, global = true, value_name = "POLICY")]
     pub(crate) rdma: Option<Rdma>,
+
+    /// RDMA device of this host: NAME[:PORT[:GID_INDEX]], such as mlx5_0:1:3, or an address.
+    /// `auto` takes the best that reaches the server.
+    #[arg(long, global = true, value_name = "DEVICE", default_value = "auto")]
+    pub(crate) rdma_device: RdmaDevice,
 
     /// The table that put, get, del, incr, load and dump work on.
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]

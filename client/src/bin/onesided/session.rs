@@ -59,6 +59,7 @@ pub(crate) fn builder(cli: &Cli) -> Result<ClientBuilder> {
     let timeout_ms = u64::from(cli.timeout_ms);
     let mut builder: ClientBuilder = onesided::Client::builder()
         .url(url(cli))
+        .rdma_device(cli.rdma_device.clone())
         .connect_timeout_ms(timeout_ms)
         .operation_timeout_ms(timeout_ms);
     if let Some(rdma) = cli.rdma {
