@@ -6,6 +6,7 @@
 //! | backend | READ, WRITE, CAS, FAA | SEND/RECV | used by |
 //! |---|---|---|---|
 //! | [`shm`] | loads and stores in a mapped memfd | rings with futex wake-ups | peers on one host |
+//! | [`verbs`] | by the RDMA device | a shared receive queue | peers with RDMA |
 //! | [`tcp`] | no: [`PostError::NotOneSided`] | length-prefixed frames | everybody else |
 //! | [`sim`] | torn word by word, reordered, from a seed | a queue that delays | tests |
 //!
@@ -14,7 +15,7 @@
 //! [`WorkRequest`]s and [`CompletionQueue::poll`] their [`Completion`]s.
 //!
 //! This crate knows no opcodes, tables or keys. All unsafe code of the project is in here, in
-//! [`mem`] and in the system-call modules of [`shm`].
+//! [`mem`] and below `verbs/ffi`.
 
 pub mod buffer;
 pub mod endpoint;

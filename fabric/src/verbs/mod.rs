@@ -2,9 +2,19 @@
 //!
 //! The libraries are opened at run time: without them, without the kernel's support or without a
 //! device [`VerbsError`] says which of the three is missing and what to install.
-
-// Their users are being built.
-#![allow(dead_code)]
+//!
+//! | file | what |
+//! |---|---|
+//! | `ffi` | the libraries made safe, one file per object; all unsafe code is there |
+//! | `choose`, `survey` | which device, port and address: pure functions, and what the host has |
+//! | `blob`, `hello` | the descriptor that the hello carries; what the connection manager carries |
+//! | `listener`, `connect`, `watch` | set-up, and news of connections and devices |
+//! | `queue`, `table`, `poll` | data path: one completion queue for all endpoints of a poller |
+//! | `endpoint`, `post` | data path: posting, completing, ending |
+//! | `frames` | messages in pieces of a receive buffer, and the fabric's own notes |
+//! | `attach`, `regions` | who may reach which memory: asked and answered over the queue pair |
+//! | `worker` | what may block: registering memory, destroying queue pairs |
+//! | `doctor` | what this host has and lacks |
 
 mod attach;
 mod blob;

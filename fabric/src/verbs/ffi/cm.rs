@@ -117,7 +117,7 @@ impl Channel {
                     reads_in: conn.responder_resources,
                     reads_out: conn.initiator_depth,
                 },
-                None => Happened::Other("a request without an id"),
+                None => Happened::Useless,
             },
             sys::RDMA_CM_EVENT_CONNECT_ERROR => Happened::ConnectError,
             sys::RDMA_CM_EVENT_UNREACHABLE => Happened::Unreachable,
@@ -127,7 +127,7 @@ impl Channel {
             sys::RDMA_CM_EVENT_DEVICE_REMOVAL => Happened::DeviceRemoved,
             sys::RDMA_CM_EVENT_ADDR_CHANGE => Happened::AddressChanged,
             sys::RDMA_CM_EVENT_TIMEWAIT_EXIT => Happened::TimeWaitOver,
-            _ => Happened::Other("an event of no use here"),
+            _ => Happened::Useless,
         };
         Event { token, happened, status: event.status, private }
     }
@@ -182,7 +182,7 @@ pub(crate) enum Happened {
     DeviceRemoved,
     AddressChanged,
     TimeWaitOver,
-    Other(&'static str),
+    Useless,
 }
 
 /// How a connection is to be; what both sides state at set-up.

@@ -33,11 +33,6 @@ impl Wc {
         self.0.status == sys::IBV_WC_SUCCESS
     }
 
-    /// Whether it is of a receive. Only valid for a success.
-    pub(crate) fn is_receive(&self) -> bool {
-        self.0.opcode & sys::IBV_WC_RECV != 0
-    }
-
     /// Length of a received message.
     pub(crate) fn len_bytes(&self) -> usize {
         self.0.byte_len as usize

@@ -15,8 +15,8 @@ use super::sys;
 pub(crate) struct QpInit {
     raw: sys::ibv_qp_init_attr,
     pd: Arc<Pd>,
-    cq: Arc<Cq>,
-    srq: Arc<Srq>,
+    /// What the pointers lead to.
+    _keep: (Arc<Cq>, Arc<Srq>),
 }
 
 // SAFETY: the pointers lead to what the fields keep, from any thread.
@@ -49,7 +49,7 @@ impl QpInit {
             qp_type: sys::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        Self { raw, pd: Arc::clone(pd), cq: Arc::clone(cq), srq: Arc::clone(srq) }
+        Self { raw, pd: Arc::clone(pd), _keep: (Arc::clone(cq), Arc::clone(srq)) }
     }
 
     /// The protection domain to make it in.
@@ -107,11 +107,6 @@ impl Qp {
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: valid until the owner is dropped.
         unsafe { self.raw.as_ref() }.qp_num
-    }
-
-    /// The domain that its local buffers must be registered in.
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.init.pd
     }
 
     /// Longest message that may be posted inline.
