@@ -46,7 +46,11 @@ impl Channel {
         let libs = libs()?;
         // SAFETY: it has no preconditions.
         let raw = unsafe { libs.cm.rdma_create_event_channel() };
-        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("rdma_create_event_channel"))?;
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            let error = VerbsError::last("rdma_create_event_channel");
+            // Without any device that is the reason, and this its consequence.
+            Device::open_all().err().unwrap_or(error)
+        })?;
         let channel = Self { raw, libs, turn: Mutex::new(()) };
         set_nonblocking(channel.fd(), "rdma_create_event_channel")?;
         Ok(Arc::new(channel))
