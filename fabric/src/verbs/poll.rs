@@ -113,8 +113,14 @@ impl Core {
     }
 
     /// Takes at most `rounds` times completions from the device, and gives them to `out` up to a
-    /// length of `until`; the rest is kept.
-    fn collect(&self, poller: &mut Poller, out: &mut Vec<Completion>, until: usize, rounds: usize) {
+    /// length of `until`; the rest is kept. Returns whether the device had no more.
+    fn collect(
+        &self,
+        poller: &mut Poller,
+        out: &mut Vec<Completion>,
+        until: usize,
+        rounds: usize,
+    ) -> bool {
         let Poller { ready, batch, bare, ended, .. } = poller;
         // A look costs less than a pop of nothing.
         while !self.fresh.is_empty()
@@ -131,7 +137,7 @@ impl Core {
                 if let Err(error) = polled {
                     self.end_all(&error.to_string());
                 }
-                break;
+                return true;
             }
             let table = self.table.read();
             let mut sink = Sink { out, until, ready };
@@ -153,6 +159,7 @@ impl Core {
                 break;
             }
         }
+        false
     }
 
     fn received(&self, table: &Table, wc: &Wc, bare: &mut Vec<usize>, sink: &mut Sink<'_>) {
@@ -160,6 +167,10 @@ impl Core {
         bare.push(place);
         let link = table.by_qp(wc.qp_num());
         let Some(link) = link.filter(|_| wc.is_success()) else { return };
+        if !wc.is_of_send() {
+            link.end("the peer sent what is no message of this fabric".to_owned(), true);
+            return;
+        }
         announce(link, sink);
         let max_bytes = self.limits.max_message_bytes;
         let arrived = link.rx.lock().take(buffer, wc.immediate(), max_bytes, &self.pool);
@@ -256,7 +267,9 @@ impl Core {
                 return Wait::Ready;
             }
             let mut poller = self.poller.lock();
-            self.collect(&mut poller, &mut Vec::new(), 0, 1);
+            // What came before rings nothing: pieces and requests that nobody hears of must not
+            // hide what is behind them.
+            let is_empty = self.collect(&mut poller, &mut Vec::new(), 0, ROUNDS);
             let now = Instant::now();
             self.check(&mut poller, now);
             let is_ready = !poller.ready.is_empty();
@@ -267,6 +280,9 @@ impl Core {
             let left = timeout.saturating_sub(now - begin);
             if left.is_zero() {
                 return Wait::TimedOut;
+            }
+            if !is_empty {
+                continue;
             }
             // Only what is in flight needs looking after.
             let idle = self.in_flight.load(Ordering::SeqCst) == 0;

@@ -78,7 +78,10 @@ impl Table {
         if let Some((link, _)) = self.places.get_mut(place as usize)
             && let Some(link) = link.take_if(|link| link.tag == tag)
         {
-            self.by_qp.remove(&link.qp_num);
+            // Its queue pair may be destroyed by now, and another have its number.
+            if self.by_qp.get(&link.qp_num) == Some(&place) {
+                self.by_qp.remove(&link.qp_num);
+            }
             self.free.push(place);
         }
     }

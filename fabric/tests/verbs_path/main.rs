@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::verbs::Limits;
-use onesided_fabric::{AccessError, BufferPool, Opcode, Outcome, RegionId, WorkError, WorkRequest};
+use onesided_fabric::{
+    AccessError, BufferPool, Opcode, Outcome, RegionId, Wait, WorkError, WorkRequest,
+};
 
 use rig::{Server, has_device, messages, read, reads_well, take, talks};
 
@@ -53,6 +55,30 @@ fn a_flood_loses_nothing_and_fails_nobody() {
     });
     assert_eq!(server.seen.received.load(Ordering::Relaxed), (CLIENTS * EACH) as u64);
     assert_eq!(*server.seen.ends.lock(), []);
+}
+
+/// Nothing rings for what was there before the wait began: it is found all the same, behind pieces
+/// and sends of which nobody hears.
+#[test]
+fn who_waits_finds_what_came_before() {
+    if !has_device() {
+        return;
+    }
+    let server = Server::start(Limits::default());
+    let peer = server.connect(1, Limits::default());
+    let pool = BufferPool::new();
+    for len in [1, 60_000] {
+        let op = Opcode::Send { message: pool.copy_of(&vec![7; len]) };
+        let mut chain = VecDeque::from([WorkRequest { id: 0, signaled: false, op }]);
+        peer.endpoint.post(&mut chain).expect("posted");
+        // Long enough for the answer to be there.
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(peer.cq.wait(Duration::ZERO), Wait::Ready, "{len} bytes");
+        match take(&peer, 1).remove(0).outcome {
+            Outcome::Received(message) => assert_eq!(message.len(), len),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// The owner gives up a region: a READ of it ends the one connection that tries.

@@ -38,6 +38,12 @@ impl Wc {
         self.0.byte_len as usize
     }
 
+    /// Whether what was received is a SEND. A WRITE with immediate data takes a receive buffer too,
+    /// and puts nothing into it.
+    pub(crate) fn is_of_send(&self) -> bool {
+        self.0.opcode == sys::IBV_WC_RECV
+    }
+
     /// The queue pair on this side.
     pub(crate) fn qp_num(&self) -> u32 {
         self.0.qp_num

@@ -89,6 +89,8 @@ pub(crate) struct SendQueue {
     failed: bool,
     /// It was a piece's: for the request that it belongs to.
     owed: Option<u32>,
+    /// The device did not take what it was given: what it never had must not pass for done.
+    broken: bool,
 }
 
 // SAFETY: the pointers in `requests` are only valid, and only used, within one call.
@@ -113,6 +115,7 @@ impl SendQueue {
             interval: interval.max(1),
             failed: false,
             owed: None,
+            broken: false,
         }
     }
 
@@ -245,7 +248,11 @@ impl SendQueue {
         };
         self.requests.clear();
         self.elements.clear();
-        if code == 0 { Ok(()) } else { Err(VerbsError::code("ibv_post_send", code)) }
+        if code == 0 {
+            return Ok(());
+        }
+        self.broken = true;
+        Err(VerbsError::code("ibv_post_send", code))
     }
 
     /// Adds a request that the device is not given; it fails when all before it have completed.
@@ -259,9 +266,13 @@ impl SendQueue {
     /// is in flight.
     ///
     /// # Errors
-    /// When the device refuses: only [`Self::destroy`] is left.
+    /// When the device refuses, or has refused before: only [`Self::destroy`] is left. (A marker
+    /// would stand for all before it, also for what the device never had.)
     pub(crate) fn end(&mut self) -> Result<(), VerbsError> {
         self.commit()?;
+        if self.broken {
+            return Err(VerbsError::code("ibv_post_send", rustix::io::Errno::IO.raw_os_error()));
+        }
         let Some(qp) = &self.qp else { return Ok(()) };
         qp.to_error()?;
         let nowhere = Target { addr: 0, rkey: 0 };
@@ -443,6 +454,16 @@ mod tests {
         flight.queue.destroy(|entry, fate| flight.seen.push((entry.id, fate)));
         let expected = [(1, Fate::Done), (2, Fate::Refused(error)), (3, Fate::Flushed)];
         assert_eq!(flight.seen, expected);
+    }
+
+    #[test]
+    fn what_the_device_did_not_take_is_never_done() {
+        let mut flight = Flight::new();
+        flight.stage(1, 1);
+        assert!(flight.queue.end().is_err(), "a marker behind it would stand for it");
+        assert_eq!(flight.queue.len(), 1);
+        flight.queue.destroy(|entry, fate| flight.seen.push((entry.id, fate)));
+        assert_eq!(flight.seen, [(1, Fate::Flushed)]);
     }
 
     #[test]
