@@ -113,7 +113,12 @@ fn wire(
     plan: Plan,
 ) -> Result<(Wired, Option<String>), Error> {
     let mut passed_over = PassedOver::default();
-    for offer in plan.select(&welcome.fabrics)? {
+    let end = attempt.by;
+    let offers = plan.select(&welcome.fabrics)?;
+    for (i, offer) in offers.iter().enumerate() {
+        // A fabric that does not answer leaves time for those behind it.
+        let now = Instant::now();
+        attempt.by = now + end.saturating_duration_since(now) / (offers.len() - i) as u32;
         match try_offer(offer, attempt, welcome) {
             Ok(wired) => {
                 let fallback = passed_over.fallback(wired.endpoint.caps().one_sided);

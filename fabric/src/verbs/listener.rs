@@ -398,3 +398,5 @@ impl Acceptor {
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod intruder;

@@ -12,7 +12,7 @@ use crate::verbs::setup::client_pd;
 use crate::verbs::{ConnectOptions, connect};
 use crate::work::{Completion, Outcome, RegionId, Rights};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Lets everybody in whose ticket ends with a 1.
 struct Gate {
@@ -30,7 +30,7 @@ impl Admission for Gate {
     }
 }
 
-fn has_device() -> bool {
+pub(super) fn has_device() -> bool {
     let has = std::env::var_os("ONESIDED_VERBS").is_some();
     if !has {
         eprintln!("DID NOT RUN: needs an RDMA device and ONESIDED_VERBS=1, as tools/guests/test");
@@ -77,23 +77,23 @@ impl Host {
     }
 }
 
-fn ticket(number: u8) -> [u8; 32] {
+pub(super) fn ticket(number: u8) -> [u8; 32] {
     let mut ticket = [1; 32];
     ticket[0] = number;
     ticket
 }
 
 /// A peer that says whatever it wants.
-struct Raw {
-    id: Arc<Id>,
+pub(super) struct Raw {
+    pub(super) id: Arc<Id>,
     channel: Arc<Channel>,
-    _link: Arc<Link>,
-    _queue: Arc<Queue>,
+    pub(super) link: Arc<Link>,
+    pub(super) queue: Arc<Queue>,
 }
 
 impl Raw {
     /// Sends a request; its answer is not taken.
-    fn request(to: SocketAddr, private: &[u8]) -> Self {
+    pub(super) fn request(to: SocketAddr, private: &[u8]) -> Self {
         let channel = Channel::new().expect("a channel");
         let id = Arc::new(Id::new(&channel).expect("an id"));
         id.resolve_address(None, to, 10_000).expect("resolving");
@@ -108,11 +108,11 @@ impl Raw {
         let params =
             Params { private, responder_resources: 1, initiator_depth: 1, retry_count: RETRIES };
         id.connect(params).expect("a request");
-        Self { id, channel, _link: link, _queue: queue }
+        Self { id, channel, link, queue }
     }
 
     /// Takes the answer.
-    fn answer(&self) -> Event {
+    pub(super) fn answer(&self) -> Event {
         event(&self.channel)
     }
 }
