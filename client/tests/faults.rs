@@ -112,7 +112,7 @@ impl Load {
         let builder = Client::builder()
             .url(format!("onesided://{}", self.server))
             // An emulated machine may take seconds to run who is to answer.
-            .connect_timeout_ms(10_000)
+            .connect_timeout_ms(20_000)
             .operation_timeout_ms(OPERATION.as_millis() as u64);
         let builder = match self.fabric {
             None => builder.fabric(one_sided()),

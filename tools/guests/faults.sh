@@ -44,6 +44,7 @@ load() {
     local name=$1
     within 60 _has_said "$name" ready
     say "$name: ready over $(of_load "$name" ready fabric)"
+    grep 'a better fabric cannot be used' "/tmp/load.$name.err" | cut -c -400 || true
 }
 
 # Whether a load has said this word; fails if it has ended without.
