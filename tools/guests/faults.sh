@@ -82,7 +82,7 @@ end_load() {
     say "$1: $(of_load "$1" 'done' gets) GETs, $(of_load "$1" 'done' puts) PUTs, all right;" \
         "$(of_load "$1" 'done' errors) errors, longest gap $(of_load "$1" 'done' longest_gap_ms) ms," \
         "$(of_load "$1" 'done' reconnects) reconnects, at the end over $(of_load "$1" 'done' fabric)"
-    sed -n 's/.*<gap>/    gap: /p' "/tmp/load.$1.out"
+    sed -n 's/.*<gap>/    gap: /p' "/tmp/load.$1.out" | sort -k 2 -rn | head -n 4
 }
 
 # kill_load NAME: kill -9.
