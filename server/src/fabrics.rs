@@ -40,7 +40,8 @@ pub(crate) struct Fabrics {
 
 impl Fabrics {
     /// Starts them in the order of the configuration. What cannot be had is an error, but for
-    /// verbs under `prefer`: the server goes on without, if it has another one.
+    /// verbs under `prefer`: the server goes on without, if it has another one and no device was
+    /// asked for.
     pub(crate) fn start(
         config: &ServerConfig,
         gate: &Arc<Gate>,
@@ -60,7 +61,7 @@ impl Fabrics {
             };
             match started {
                 Ok(blob) => fabrics.offers.push(FabricOffer { kind, blob }),
-                Err(source) if kind == FabricName::Verbs && config.rdma == Rdma::Prefer => {
+                Err(source) if kind == FabricName::Verbs && may_go_without_verbs(config) => {
                     without = Some(source);
                 }
                 Err(source) => return Err(fabric_error(kind, source)),
@@ -144,6 +145,11 @@ fn fabric_error(kind: FabricName, source: io::Error) -> StartError {
     StartError::Fabric { fabric: fabric_name(kind), source }
 }
 
+/// A device that was asked for and cannot be had is never passed over.
+fn may_go_without_verbs(config: &ServerConfig) -> bool {
+    config.rdma == Rdma::Prefer && config.rdma_device == verbs::Options::default()
+}
+
 /// One line: a warning if verbs was asked for by name, or is there and does not work.
 fn note_no_verbs(config: &ServerConfig, reason: &io::Error) {
     let asked_for = config.fabrics != ServerConfig::default().fabrics;
@@ -167,6 +173,14 @@ fn is_absent(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_was_asked_for_is_not_passed_over() {
+        let mut config = ServerConfig::default();
+        assert!(may_go_without_verbs(&config));
+        config.rdma_device = "mlx5_9".parse().expect("a name");
+        assert!(!may_go_without_verbs(&config));
+    }
 
     #[test]
     fn a_machine_without_rdma_is_told_from_one_on_which_it_fails() {

@@ -250,7 +250,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 fn rdma_hint(fabric: &str) -> &'static str {
-    if fabric == "verbs" { ", or allow that with --rdma prefer" } else { "" }
+    if fabric == "verbs" { ", or allow that with --rdma prefer and --rdma-device auto" } else { "" }
 }
 
 /// What to do about an address that cannot be had.
