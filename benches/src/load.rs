@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use onesided::RegisteredBuffer;
 use onesided::blocking::Table;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -97,21 +98,55 @@ fn one_thread(table: &Table, args: &Args, number: u32, end: Instant) -> Result<M
     let mut random = SmallRng::seed_from_u64(args.seed.wrapping_add(1 + u64::from(number)));
     let mut value = vec![0; args.value_bytes as usize];
     random.fill_bytes(&mut value);
+    let mut reader = Reader::new(table, args);
     let mut start = Instant::now();
     while start < end {
-        let key = key(random.random_range(0..args.keys));
         let get = random.random_range(0..100) < args.get_percent;
         if get {
-            let found = table.get(key).context("get")?;
-            measured.absent += u64::from(found.is_none());
+            measured.absent += reader.read(&mut random)?;
         } else {
-            table.put(key, &value).context("put")?;
+            table.put(key(random.random_range(0..args.keys)), &value).context("put")?;
         }
         // One look at the clock an operation: its end is the next one's start.
         let now = Instant::now();
-        let histogram = if get { &mut measured.gets } else { &mut measured.puts };
-        histogram.saturating_record((now - start).as_nanos() as u64);
+        let ns = (now - start).as_nanos() as u64;
+        match get {
+            // Each of a batch took as long as all of it.
+            true => measured.gets.saturating_record_n(ns, reader.keys.len() as u64),
+            false => measured.puts.saturating_record(ns),
+        }
         start = now;
     }
     Ok(measured)
+}
+
+/// How one thread GETs.
+struct Reader<'a> {
+    table: &'a Table,
+    of: u64,
+    keys: Vec<[u8; 16]>,
+    /// Comes back from each GET.
+    lent: Option<RegisteredBuffer>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(table: &'a Table, args: &Args) -> Self {
+        let lent = args.registered.then(|| table.buffer(args.value_bytes as usize));
+        Self { table, of: args.keys, keys: vec![key(0); args.batch as usize], lent }
+    }
+
+    /// GETs as many as there are keys; returns how many of them found nothing.
+    fn read(&mut self, random: &mut SmallRng) -> Result<u64> {
+        self.keys.fill_with(|| key(random.random_range(0..self.of)));
+        if let Some(lent) = self.lent.take() {
+            let (lent, found) = self.table.get_into_registered(self.keys[0], lent);
+            self.lent = Some(lent);
+            return Ok(u64::from(found.context("get_into_registered")?.is_none()));
+        }
+        if let [key] = self.keys[..] {
+            return Ok(u64::from(self.table.get(key).context("get")?.is_none()));
+        }
+        let values = self.table.get_many(&self.keys).context("get_many")?;
+        Ok(values.iter().filter(|value| value.is_none()).count() as u64)
+    }
 }

@@ -14,6 +14,9 @@ use clap::Parser;
 
 use args::Args;
 
+/// Patient: what is measured may be slow to start.
+const CONNECT_TIMEOUT_MS: u64 = 30_000;
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,7 +38,10 @@ fn run(args: &Args) -> Result<()> {
     if let Some(rdma) = args.rdma {
         builder = builder.rdma(rdma);
     }
-    let client = builder.connect_blocking()?;
+    if let Some(bytes) = args.cache_bytes {
+        builder = builder.cache_bytes(bytes);
+    }
+    let client = builder.connect_timeout_ms(CONNECT_TIMEOUT_MS).connect_blocking()?;
     let table = client.table(&args.table)?;
     if !args.no_fill {
         load::fill(&table, args).context("filling")?;

@@ -14,6 +14,8 @@ use crate::load::Measured;
 pub(crate) struct Counters {
     gets: u64,
     one_sided: u64,
+    reads: u64,
+    read_bytes: u64,
     retries: u64,
     /// CPU time of the server in ms, user and system.
     server_cpu_ms: u64,
@@ -32,6 +34,8 @@ impl Counters {
         Ok(Self {
             gets: stats.gets,
             one_sided: stats.one_sided_hits + stats.one_sided_misses,
+            reads: stats.reads,
+            read_bytes: stats.read_bytes,
             retries: stats.retries,
             server_cpu_ms,
         })
@@ -57,6 +61,13 @@ impl Report<'_> {
     fn one_sided_share(&self) -> f64 {
         let gets = self.after.gets - self.before.gets;
         (self.after.one_sided - self.before.one_sided) as f64 / gets.max(1) as f64
+    }
+
+    /// READs of a GET, and bytes of a READ.
+    fn reads(&self) -> (f64, f64) {
+        let reads = (self.after.reads - self.before.reads) as f64;
+        let gets = (self.after.gets - self.before.gets).max(1) as f64;
+        (reads / gets, (self.after.read_bytes - self.before.read_bytes) as f64 / reads.max(1.0))
     }
 
     fn per_s(&self, histogram: &Histogram<u64>) -> f64 {
@@ -85,6 +96,8 @@ impl Report<'_> {
             "put": verb(&self.measured.puts),
             "absent": self.measured.absent,
             "one_sided_share": self.one_sided_share(),
+            "reads_per_get": self.reads().0,
+            "bytes_per_read": self.reads().1,
             "retries": self.after.retries - self.before.retries,
             "server_cpu_cores": self.server_cpu_cores(),
         })
@@ -124,6 +137,8 @@ impl Report<'_> {
             measured.absent,
             self.after.retries - self.before.retries,
         );
+        let (reads, bytes) = self.reads();
+        let _ = writeln!(text, "READs of a GET: {reads:.2}, of {bytes:.0} bytes each");
         let _ = writeln!(text, "server CPU: {:.3} cores", self.server_cpu_cores());
         text
     }

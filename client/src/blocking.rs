@@ -162,7 +162,7 @@ impl Table {
     /// As there.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
         let key = key.as_ref();
-        match read::get_now(&self.inner.handle, key) {
+        match read::get_blocking(&self.inner.handle, key) {
             Some(value) => Ok(Some(value)),
             None => self.run(self.inner.get(key)),
         }

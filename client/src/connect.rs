@@ -26,6 +26,9 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// Room in staging memory beyond one value, as the server assumes it.
 const STAGING_SPARE_BYTES: usize = 1 << 20;
 
+/// Receive buffers over verbs for each request that may be outstanding.
+const RECEIVES_PER_CREDIT: usize = 2;
+
 /// A session that is ready for use.
 pub(crate) struct Established {
     pub(crate) control: ControlStream,
@@ -187,8 +190,10 @@ fn connect_verbs(
 ) -> Result<Wired, String> {
     let staging_bytes = welcome.value_max_bytes as usize + STAGING_SPARE_BYTES;
     let staging = Memory::private(staging_bytes).map_err(|error| error.to_string())?;
-    let choice = attempt.device.clone();
-    let options = verbs::ConnectOptions { choice, ..verbs::ConnectOptions::default() };
+    // Answers come no faster than there are requests; a burst of long ones waits for its buffers.
+    let receive_depth = welcome.credits.max(1) as usize * RECEIVES_PER_CREDIT;
+    let limits = verbs::Limits { receive_depth, ..verbs::Limits::default() };
+    let options = verbs::ConnectOptions { choice: attempt.device.clone(), limits };
     let ticket = attempt.ticket().map_err(|error| error.to_string())?;
     let left = left(attempt.by).map_err(|error| error.to_string())?;
     let connected = verbs::connect(blob, &ticket, 0, left, &options);

@@ -71,16 +71,30 @@ impl Connection {
                 return Err(error);
             }
         };
-        let full = CHAIN.with_borrow_mut(|chain| {
-            chain.push_back(self.encode(waiter.id, outgoing));
-            let posted = self.post(chain);
-            posted.map(|()| chain.pop_front()).inspect_err(|_| chain.clear())
-        })?;
-        if let Some(request) = full {
-            self.post_all(VecDeque::from([request]), by, |_| {}).await?;
-        }
+        self.post_one(self.encode(waiter.id, outgoing), by).await?;
         waiter.unposted = 0;
         waiter.answer(by).await
+    }
+
+    /// Posts a request, or gives it back if the fabric is full.
+    pub(super) fn post_now(&self, request: WorkRequest) -> Result<Option<WorkRequest>, CallError> {
+        CHAIN.with_borrow_mut(|chain| {
+            chain.push_back(request);
+            let posted = self.post(chain);
+            posted.map(|()| chain.pop_front()).inspect_err(|_| chain.clear())
+        })
+    }
+
+    /// Posts a request, waiting for room when the fabric is full.
+    pub(super) async fn post_one(
+        &self,
+        request: WorkRequest,
+        by: Deadline,
+    ) -> Result<(), CallError> {
+        match self.post_now(request)? {
+            Some(request) => self.post_all(VecDeque::from([request]), by, |_| {}).await,
+            None => Ok(()),
+        }
     }
 
     /// Sends requests behind one doorbell as far as credits go, and waits for all answers.

@@ -8,8 +8,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, Loads,
-    Memory, Outcome, Wait,
+    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, FabricKind,
+    Loads, Memory, Outcome, Wait,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
@@ -29,6 +29,9 @@ use crate::stats::ClientStats;
 const SLOTS: usize = 1024;
 /// Completions taken from the queue at a time.
 const POLL_MAX: usize = 64;
+/// An answer over RDMA may take so many times as long as one within a host: it crosses two devices
+/// and a network, and a large value is long.
+const VERBS_SPINS: u32 = 4;
 /// How long a driver sleeps at most when another thread waits on the queue.
 const BUSY_SLEEP: Duration = Duration::from_millis(10);
 
@@ -396,7 +399,12 @@ impl Connection {
 
     /// How long a call polls before it sleeps.
     pub(super) fn spin(&self) -> Duration {
-        if self.near { self.shared.options.spin } else { Duration::ZERO }
+        let spin = self.shared.options.spin;
+        match self.caps.kind {
+            FabricKind::Verbs => spin * VERBS_SPINS,
+            _ if self.near => spin,
+            _ => Duration::ZERO,
+        }
     }
 }
 

@@ -32,7 +32,9 @@ struct Slot {
     deadline: Option<Instant>,
     waker: Option<Waker>,
     keep: Option<Keep>,
+    /// The answer, or what the READ brought where there is only one.
     answer: Option<Buffer>,
+    /// Of a group of several READs.
     reads: Vec<Option<Buffer>>,
     failure: Option<Failure>,
 }
@@ -48,7 +50,9 @@ pub(crate) enum Failure {
 
 /// What a slot held when its waiter came for it.
 pub(crate) struct Collected {
+    /// Of an RPC, or of a single READ.
     pub(crate) answer: Option<Buffer>,
+    /// Of several READs.
     pub(crate) reads: Vec<Option<Buffer>>,
     pub(crate) keep: Option<Keep>,
     pub(crate) failure: Option<Failure>,
@@ -94,7 +98,8 @@ impl Pending {
         slot.keep = keep;
         slot.failure = None;
         slot.reads.clear();
-        if !has_credit {
+        // A single READ needs no allocation.
+        if !has_credit && count > 1 {
             slot.reads.resize_with(count as usize, || None);
         }
         Some(u64::from(slot.generation) << 32 | u64::from(index))
@@ -153,7 +158,9 @@ impl Pending {
     /// A READ of a group is done.
     pub(crate) fn read(&self, id: u64, buffer: Buffer) -> Freed {
         let Some(mut slot) = self.slot(id) else { return Freed::default() };
-        match slot.reads.get_mut(sub_index(id)) {
+        let Slot { reads, answer, .. } = &mut *slot;
+        let place = if reads.is_empty() { Some(answer) } else { reads.get_mut(sub_index(id)) };
+        match place {
             Some(place) if place.is_none() => *place = Some(buffer),
             _ => return Freed::default(),
         }

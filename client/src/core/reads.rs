@@ -1,11 +1,13 @@
 //! READs behind one doorbell, for fabrics where a READ is a round trip.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use onesided_fabric::{Buffer, Opcode, RemoteAddr, WorkRequest};
 
 use super::call::CallError;
 use super::connection::Connection;
+use super::driver::block_on;
 use super::pending::{Failure, GROUP_MAX, numbered};
 use super::time::Deadline;
 use crate::error::Error;
@@ -22,6 +24,10 @@ impl Connection {
         let by = Deadline::after("read", self.options().operation_timeout);
         let mut buffers = Vec::with_capacity(wanted.len());
         let pool = &self.shared.pool;
+        if let &[(remote, len_bytes)] = wanted {
+            buffers.push(self.read_one(remote, len_bytes).await?);
+            return Ok(buffers);
+        }
         for group in wanted.chunks(GROUP_MAX) {
             let group = group.iter().map(|&(remote, len_bytes)| (remote, pool.get(len_bytes)));
             self.read_group(group, by, &mut buffers).await?;
@@ -36,9 +42,61 @@ impl Connection {
     /// As [`Self::read_many`].
     pub async fn read_into(&self, remote: RemoteAddr, into: Buffer) -> Result<Buffer, Error> {
         let by = Deadline::after("read", self.options().operation_timeout);
-        let mut buffers = Vec::with_capacity(1);
-        self.read_group(std::iter::once((remote, into)), by, &mut buffers).await?;
-        buffers.pop().ok_or(Error::BadAnswer("a READ without its bytes"))
+        let failed = |error| self.read_error(error, by);
+        self.acquire(&self.slots, 1, by).await.map_err(failed)?;
+        let mut waiter = self.register(1, false, None, by).map_err(failed)?;
+        let request =
+            WorkRequest { id: waiter.id, signaled: true, op: Opcode::Read { remote, into } };
+        self.post_one(request, by).await.map_err(failed)?;
+        waiter.unposted = 0;
+        let collected = waiter.collected(by).await.map_err(failed)?;
+        self.check(collected.failure)?;
+        collected.answer.ok_or(Error::BadAnswer("a READ without its bytes"))
+    }
+
+    /// As [`Self::read_into`], of so many bytes into a buffer of the client's.
+    pub(crate) async fn read_one(
+        &self,
+        remote: RemoteAddr,
+        len_bytes: usize,
+    ) -> Result<Buffer, Error> {
+        self.read_into(remote, self.shared.pool.get(len_bytes)).await
+    }
+
+    /// As [`Self::read_one`], for a thread that waits itself. `None`: it failed, or cannot be
+    /// posted at once; the ordinary way says why.
+    pub(crate) fn read_blocking(
+        self: &Arc<Self>,
+        remote: RemoteAddr,
+        len_bytes: usize,
+    ) -> Option<Buffer> {
+        let by = Deadline::after("read", self.options().operation_timeout);
+        self.slots.try_acquire().ok()?.forget();
+        let mut waiter = self.register(1, false, None, by).ok()?;
+        let op = Opcode::Read { remote, into: self.shared.pool.get(len_bytes) };
+        let request = WorkRequest { id: waiter.id, signaled: true, op };
+        if self.post_now(request).ok()?.is_some() {
+            return None;
+        }
+        waiter.unposted = 0;
+        let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by)).ok()?;
+        collected.answer.filter(|_| collected.failure.is_none())
+    }
+
+    fn read_error(&self, error: CallError, by: Deadline) -> Error {
+        match error {
+            CallError::Lost { .. } => self.lost_error(),
+            CallError::TimedOut { .. } => Error::TimedOut { what: by.what, after: by.after },
+            CallError::Failed(error) => error,
+        }
+    }
+
+    fn check(&self, failure: Option<Failure>) -> Result<(), Error> {
+        match failure {
+            None => Ok(()),
+            Some(Failure::Work(WorkError::Access(error))) => Err(Error::Access(error)),
+            Some(_) => Err(self.lost_error()),
+        }
     }
 
     async fn read_group(
@@ -47,11 +105,7 @@ impl Connection {
         by: Deadline,
         buffers: &mut Vec<Buffer>,
     ) -> Result<(), Error> {
-        let failed = |error| match error {
-            CallError::Lost { .. } => self.lost_error(),
-            CallError::TimedOut { .. } => Error::TimedOut { what: by.what, after: by.after },
-            CallError::Failed(error) => error,
-        };
+        let failed = |error| self.read_error(error, by);
         self.acquire(&self.slots, 1, by).await.map_err(failed)?;
         let count = wanted.len() as u32;
         let mut waiter = self.register(count, false, None, by).map_err(failed)?;
@@ -64,12 +118,9 @@ impl Connection {
         let progress = |left| waiter.unposted = left as u32;
         self.post_all(chain, by, progress).await.map_err(failed)?;
         let collected = waiter.collected(by).await.map_err(failed)?;
-        match collected.failure {
-            None => {}
-            Some(Failure::Work(WorkError::Access(error))) => return Err(Error::Access(error)),
-            Some(_) => return Err(self.lost_error()),
-        }
-        for buffer in collected.reads {
+        self.check(collected.failure)?;
+        // The last group of many may be a single one.
+        for buffer in collected.answer.map(Some).into_iter().chain(collected.reads) {
             buffers.push(buffer.ok_or(Error::BadAnswer("a READ without its bytes"))?);
         }
         Ok(())

@@ -56,16 +56,15 @@ impl Io<'_> {
         len_bytes: usize,
     ) -> Result<Vec<u64>, Error> {
         self.count(1, len_bytes);
-        let mut words = vec![0; len_bytes / 8];
-        if let Some(done) = self.connection.endpoint().read_now(remote, &mut words) {
-            done.map_err(|error| self.connection.access_error(error))?;
-            return Ok(words);
+        if self.connection.caps().reads_now {
+            let mut words = vec![0; len_bytes / 8];
+            if let Some(done) = self.connection.endpoint().read_now(remote, &mut words) {
+                done.map_err(|error| self.connection.access_error(error))?;
+                return Ok(words);
+            }
         }
-        let buffers = self.connection.read_many(&[(remote, len_bytes)]).await?;
-        if let Some(buffer) = buffers.first() {
-            words.copy_from_slice(&buffer.words()[..len_bytes / 8]);
-        }
-        Ok(words)
+        let buffer = self.connection.read_one(remote, len_bytes).await?;
+        Ok(buffer.words()[..len_bytes / 8].to_vec())
     }
 
     /// READs bytes at any alignment inside a known region, straight to where they are wanted.
@@ -78,10 +77,8 @@ impl Io<'_> {
         if let Some(done) = self.connection.endpoint().read_bytes_now(remote, into) {
             return done.map_err(|error| self.connection.access_error(error));
         }
-        let buffers = self.connection.read_many(&[(remote, into.len())]).await?;
-        if let Some(buffer) = buffers.first() {
-            into.copy_from_slice(&buffer[..into.len()]);
-        }
+        let buffer = self.connection.read_one(remote, into.len()).await?;
+        into.copy_from_slice(&buffer[..into.len()]);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `fast` | the first step, where a READ is a load |
+//! | `posted` | the first step, where a READ is a round trip and the thread waits |
 //! | `lookup` | every case, on any one-sided fabric |
 //! | `batch` | many keys: READs behind one doorbell |
 //! | `walk` | all keys |
@@ -17,6 +18,7 @@ mod cache;
 mod fast;
 mod io;
 mod lookup;
+mod posted;
 mod prefill;
 mod regions;
 mod target;
@@ -58,6 +60,17 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
 #[inline]
 pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
     table.with_now(|open, own| fast::get_now(&open.io(), &open.view, own, key))
+}
+
+/// The value of `key`, for a thread that waits itself, where one READ decides.
+pub(crate) fn get_blocking(table: &TableHandle, key: &[u8]) -> Option<Value> {
+    table.with_now(|open, own| {
+        let (io, shard) = (open.io(), &own.shard);
+        match io.connection.loads() {
+            Some(_) => fast::get_now(&io, &open.view, own, key),
+            None => posted::get(&open.connection, &io, &open.view, shard, key),
+        }
+    })
 }
 
 /// As [`get`], into the caller's buffer; `None` leaves it empty.

@@ -1,0 +1,63 @@
+//! The first step of a GET where a READ is a round trip, for a thread that waits itself: one READ
+//! brings the entry, and one before it the bucket if that is not cached. Without the lookup's
+//! futures and copies, which over a fast network take as long as the network. What it cannot decide
+//! is left to [`super::lookup`].
+
+use std::sync::Arc;
+
+use onesided_fabric::Caps;
+use onesided_protocol::LogAddr;
+use onesided_protocol::layout::entry::{Verdict, first_read_bytes, judge};
+use onesided_protocol::layout::line::BUCKET_BYTES;
+use onesided_protocol::layout::size_class;
+
+use super::bucket::any_match;
+use super::io::{Io, clamp};
+use super::lookup::{Expired, bytes_of};
+use super::view::TableView;
+use crate::core::Connection;
+use crate::stats::{Counter, Shard};
+use crate::value::{Meta, Value};
+
+/// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
+/// `connection`.
+pub(super) fn get(
+    connection: &Arc<Connection>,
+    io: &Io<'_>,
+    view: &TableView,
+    shard: &Shard,
+    key: &[u8],
+) -> Option<Value> {
+    let Caps { one_sided: true, reads_now: false, .. } = connection.caps() else { return None };
+    let hash = view.hash(key);
+    let map = view.map()?;
+    let place = map.place(hash)?;
+    let read = |addr: LogAddr, len_bytes| {
+        let (remote, len_bytes) = clamp(addr, len_bytes, io.regions.len_bytes(addr.region()))?;
+        shard.add(Counter::RoundTrips, 1);
+        shard.add(Counter::Reads, 1);
+        shard.add(Counter::ReadBytes, len_bytes as u64);
+        connection.read_blocking(remote, len_bytes)
+    };
+    let slot = match map.cache.get(place.directory_index, place.bucket, place.addr) {
+        Some(bucket) => {
+            shard.add(Counter::CacheHits, 1);
+            any_match(&bucket, hash)?
+        }
+        None => {
+            let bucket = read(place.addr, BUCKET_BYTES)?;
+            let bucket = bucket.words().first_chunk()?;
+            map.cache.put(place.directory_index, place.bucket, place.addr, bucket);
+            any_match(bucket, hash)?
+        }
+    };
+    let addr = slot.addr()?;
+    let entry = read(addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
+    let Verdict::Hit(header) = judge(view.info.secret, addr, &entry, key) else { return None };
+    if io.expired(header.expiry_s) != Expired::No {
+        return None;
+    }
+    shard.add(Counter::Gets, 1);
+    shard.add(Counter::OneSidedHits, 1);
+    Some(Value::new(bytes_of(&entry, &header).to_vec(), Meta::of(&header)))
+}
