@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2119 # options of `serve` are seldom needed
 # guests: 2
-# ci: yes
+# ci: no
 # limit_s: 240
 # bins: onesided-server
 # tests: onesided/faults

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2119 # options of `serve` are seldom needed
 # guests: 3
-# ci: yes
+# ci: no
 # limit_s: 400
 # bins: onesided-server
 # tests: onesided/faults
