@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # guests: 2
-# ci: yes
+# ci: no
 # limit_s: 120
 # The faults that tests inject are real: a slow network, a link and a device that go and return, a
 # host that loses power and boots again.

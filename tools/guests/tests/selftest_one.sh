@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # guests: 1
-# ci: yes
+# ci: no
 # limit_s: 120
 # One host with two processes: its device is there, and READs go from one process to the other
 # through the device, with queue pairs connected by hand and by the connection manager.

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # guests: 2
-# ci: yes
+# ci: no
 # limit_s: 120
 # Two hosts: READs and rping from one to the other, over IPv4 and, without any IPv4 address, IPv6.
 . tools/guests/lib.sh
