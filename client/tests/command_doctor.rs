@@ -38,13 +38,11 @@ fn this_host_alone_is_no_failure_unless_rdma_was_required() {
     let seen = findings(&said);
     assert!(seen.iter().all(|(_, status)| status != "error"), "{seen:?}");
     let works = status_of(&seen, "RDMA") == "ok";
-    for flags in [&["--require-rdma"][..], &["--rdma", "require"]] {
-        let required = alone(&[flags, &["--json"]].concat());
-        required.code(if works { 0 } else { 2 });
-        let said: Json = serde_json::from_slice(&required.0.stdout).expect("JSON all the same");
-        let expected = if works { "ok" } else { "error" };
-        assert_eq!(status_of(&findings(&said), "RDMA"), expected);
-    }
+    let required = alone(&["--rdma", "require", "--json"]);
+    required.code(if works { 0 } else { 2 });
+    let said: Json = serde_json::from_slice(&required.0.stdout).expect("JSON all the same");
+    let expected = if works { "ok" } else { "error" };
+    assert_eq!(status_of(&findings(&said), "RDMA"), expected);
     assert_eq!(said["server"], Json::Null);
     let nothing = alone(&["--rdma", "never", "--json"]).json();
     assert!(findings(&nothing).is_empty(), "left alone: {nothing}");
@@ -61,9 +59,12 @@ fn people_read_status_subject_and_advice() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named() {
-    let said = alone(&["--require-rdma", "--device", "none0"]);
-    said.code(2);
+fn a_device_that_is_required_and_not_there_is_an_error_and_named_where_there_are_others() {
+    let required = alone(&["--rdma", "require", "--rdma-device", "none0"]);
+    required.code(2);
+    let has_devices = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|d| d.count() > 0);
+    let said = String::from_utf8_lossy(&required.0.stdout);
+    assert_eq!(said.contains("none0"), has_devices, "{said}");
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn each_fabric_of_a_server_is_tried_and_measured() {
     }
     assert_eq!(status_of(&seen, "server"), "ok");
     let verbs = status_of(&seen, "over verbs");
-    let required = bed.run(["doctor", "--require-rdma", "--count", "1"]);
+    let required = bed.run(["--rdma", "require", "doctor", "--count", "1"]);
     required.code(if verbs == "ok" && status_of(&seen, "RDMA") == "ok" { 0 } else { 2 });
     bed.run(["--table", "nowhere", "doctor", "--count", "1"]).code(0);
 }

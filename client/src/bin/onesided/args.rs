@@ -107,22 +107,14 @@ pub(crate) enum Command {
     /// Round trips to the server's CPU and back: shortest, median, longest.
     Ping(PingArgs),
     /// What this host has and lacks for RDMA, and, with --server, each fabric to that server: what
-    /// works, what does not, what to do. Exit 2 only if something fails that was asked for.
+    /// works, what does not, what to do. Exit 2 only if something fails that was asked for: with
+    /// --rdma require, RDMA that does not work is an error, not a warning. --rdma-device is heeded.
     Doctor(DoctorArgs),
 }
 
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// RDMA that does not work is an error, not a warning; as --rdma require.
-    #[arg(long)]
-    pub(crate) require_rdma: bool,
-    /// Look for this RDMA device only.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) device: Option<String>,
-    /// Look for this port of it only, from 1.
-    #[arg(long, value_name = "N")]
-    pub(crate) device_port: Option<u8>,
     /// How many round trips and reads over each fabric.
     #[arg(long, value_name = "N", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -6,7 +6,6 @@ use anyhow::Result;
 use onesided::blocking::Client;
 use onesided::{FabricChoice, Rdma};
 use onesided_fabric::shm;
-use onesided_fabric::verbs::Options;
 use onesided_fabric::verbs::doctor::{Finding, Status, examine};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use serde_json::{Value as Json, json};
@@ -16,13 +15,9 @@ use crate::output::{self, time};
 use crate::session::{self, Outcome};
 
 pub(crate) fn run(cli: &Cli, args: &DoctorArgs) -> Result<Outcome> {
-    let required = args.require_rdma || cli.rdma == Some(Rdma::Require);
-    let mut findings = if cli.rdma == Some(Rdma::Never) {
-        vec![]
-    } else {
-        let (device, port) = (args.device.clone(), args.device_port);
-        examine(&Options { device, port, ..Options::default() }, required)
-    };
+    let required = cli.rdma == Some(Rdma::Require);
+    let mut findings =
+        if cli.rdma == Some(Rdma::Never) { vec![] } else { examine(&cli.rdma_device, required) };
     let mut paths = vec![];
     if cli.server.is_some() {
         let mut doctor = Doctor { cli, args, required, findings: vec![], paths: vec![] };
