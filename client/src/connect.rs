@@ -11,7 +11,8 @@ use onesided_protocol::control::{
     ToServer, Welcome,
 };
 use onesided_protocol::limits::{
-    LAYOUT_VERSION, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN, inline_message_max_bytes,
+    LAYOUT_VERSION, STAGING_SPARE_BYTES, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN,
+    inline_message_max_bytes,
 };
 
 use crate::choose::{PassedOver, Plan, name_of};
@@ -22,9 +23,6 @@ use crate::url::Url;
 
 /// Bytes that may wait to be written, beside one longest message.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-
-/// Room in staging memory beyond one value, as the server assumes it.
-const STAGING_SPARE_BYTES: usize = 1 << 20;
 
 /// Receive buffers over verbs for each request that may be outstanding.
 const RECEIVES_PER_CREDIT: usize = 2;

@@ -15,6 +15,8 @@ pub const KEY_MAX_BYTES: usize = 65_535;
 pub const VALUE_MAX_DEFAULT_BYTES: usize = 32 << 20;
 /// Longest value that can be configured: an entry must fit into one region.
 pub const VALUE_MAX_BYTES: usize = 60 << 20;
+/// Room in a session's staging memory beyond the longest value: server and client assume the same.
+pub const STAGING_SPARE_BYTES: usize = 1 << 20;
 /// Values above this are read in three steps and not covered by the checksum.
 pub const LARGE_VALUE_BYTES: usize = 16 << 10;
 

@@ -280,6 +280,7 @@ fn value_of(name: &str) -> u64 {
         KEY_MAX_BYTES,
         VALUE_MAX_DEFAULT_BYTES,
         VALUE_MAX_BYTES,
+        STAGING_SPARE_BYTES,
         LARGE_VALUE_BYTES,
         REGION_BYTES,
         REGIONS_MAX,

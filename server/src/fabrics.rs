@@ -9,15 +9,13 @@ use onesided_fabric::{CompletionQueue, FabricKind, Rdma, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::{
     FABRIC_BLOB_MAX_BYTES, INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES,
-    inline_message_max_bytes,
+    STAGING_SPARE_BYTES, inline_message_max_bytes,
 };
 
 use crate::config::{ServerConfig, fabric_name};
 use crate::server::StartError;
 use crate::session::Gate;
 
-/// Room in a session's staging memory beyond one value.
-const STAGING_SPARE_BYTES: usize = 1 << 20;
 /// A message must hold the longest key; longer values travel through staging memory.
 const ONE_SIDED_MESSAGE_BYTES: usize = KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
 /// Unfinished messages of all tcp connections together, beyond one of full length.
