@@ -147,7 +147,13 @@ fn verbs_and_warnings(daemon: &Daemon) -> (bool, Vec<&serde_json::Value>) {
 #[test]
 fn rdma_is_required_preferred_or_left_alone() {
     let never = Daemon::start(&["--rdma", "never"]);
-    assert_eq!((never.ready["fabrics"].as_str(), never.before.len()), (Some("shm,tcp"), 0));
+    assert_eq!(never.ready["fabrics"].as_str(), Some("shm,tcp"));
+    // It may speak of other things: of huge pages that this machine's kernel refuses.
+    let speaks_of_rdma = |line: &&serde_json::Value| {
+        let text = line.to_string().to_lowercase();
+        ["verbs", "rdma", "infiniband"].iter().any(|word| text.contains(word))
+    };
+    assert_eq!(never.before.iter().find(speaks_of_rdma), None);
     let plain = Daemon::start(&[]);
     let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     assert!(devices > 0 || verbs_and_warnings(&plain).1.is_empty(), "{:?}", plain.before);
