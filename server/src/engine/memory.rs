@@ -1,6 +1,7 @@
 //! Regions and the blocks they are divided into.
 //!
-//! Regions are made on demand, up to the configured amount, and stay. A block is an eighth of the
+//! Regions are made on demand, up to the configured amount and to what the budget that the engine
+//! may share with others has left, and stay. A block is an eighth of the
 //! longest log segment and belongs to one table's log, or to the index ([`super::meta`]). Of the
 //! free blocks the first is taken: what was in use before is used again before fresh memory is.
 
@@ -15,6 +16,7 @@ use onesided_protocol::limits::{REGION_BYTES, REGIONS_MAX};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
+use super::budget::Budget;
 use super::catalog::Catalog;
 use super::huge::HugePages;
 use super::spot::Spot;
@@ -130,6 +132,7 @@ pub(super) struct Pool {
     block_bytes: usize,
     region_blocks: usize,
     limit_bytes: usize,
+    budget: Arc<Budget>,
     free: Mutex<FreeBlocks>,
 }
 
@@ -146,6 +149,7 @@ struct FreeBlocks {
 impl Pool {
     pub(super) fn new(
         config: &EngineConfig,
+        budget: Arc<Budget>,
         make_memory: MakeMemory,
         catalog: Arc<Catalog>,
     ) -> Result<Self, EngineError> {
@@ -183,6 +187,7 @@ impl Pool {
             block_bytes,
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
+            budget,
             free: Mutex::new(FreeBlocks { made: 1, ..FreeBlocks::default() }),
         })
     }
@@ -335,13 +340,14 @@ impl Pool {
     /// Makes the next region, if memory is left for one that holds that many blocks in a row.
     fn make_regions(&self, free: &mut FreeBlocks, blocks: usize) -> Result<(), RpcError> {
         let left_bytes = self.limit_bytes - free.made_bytes;
-        let len_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
-        if len_bytes < blocks * self.block_bytes {
-            return Err(self.full(free, blocks * self.block_bytes));
-        }
+        let most_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
+        let need_bytes = blocks * self.block_bytes;
+        let len_bytes = self.budget.take(most_bytes, need_bytes, self.segment_bytes);
+        let len_bytes = len_bytes.ok_or_else(|| self.full(free, need_bytes))?;
         let id = free.made;
         let name = format!("onesided-region-{id}");
         let memory = (self.make_memory)(&name, len_bytes).map_err(|error| {
+            self.budget.give(len_bytes);
             let text = format!(
                 "the system gave no memory for region {id} of {len_bytes} bytes: {error}; \
                  nothing was changed: lower --memory or free memory on the host"
@@ -368,12 +374,22 @@ impl Pool {
     }
 
     fn full(&self, free: &FreeBlocks, need_bytes: usize) -> RpcError {
-        let free_bytes = free.numbers.len() * self.block_bytes;
+        let limit_bytes = self.limit_bytes;
+        let in_use_bytes = free.made_bytes - free.numbers.len() * self.block_bytes;
+        let others_bytes = self.budget.taken_bytes() - free.made_bytes;
+        let own =
+            limit_bytes < self.budget.limit_bytes() && limit_bytes - free.made_bytes < need_bytes;
+        let (limit, raise) = match (own, others_bytes) {
+            (true, _) => (format!("limit of the tenant {limit_bytes} bytes"), "that limit"),
+            (false, 0) => (format!("limit {limit_bytes} bytes"), "--memory"),
+            (false, _) => {
+                let all_bytes = self.budget.limit_bytes();
+                (format!("limit {all_bytes} bytes, other tenants hold {others_bytes}"), "--memory")
+            }
+        };
         let text = format!(
-            "memory is full: limit {} bytes, {} in use, no {need_bytes} bytes in a row left; \
-             nothing was changed: raise --memory, delete keys or drop a table",
-            self.limit_bytes,
-            free.made_bytes - free_bytes,
+            "memory is full: {limit}, {in_use_bytes} in use, no {need_bytes} bytes in a row left; \
+             nothing was changed: raise {raise}, delete keys or drop a table",
         );
         RpcError::new(ErrorCode::OutOfMemory, text)
     }
@@ -425,6 +441,12 @@ impl Pool {
     pub(super) fn made(&self) -> (u32, usize) {
         let free = self.free.lock();
         (free.made, free.made_bytes)
+    }
+
+    /// Bytes of the regions that may still be made.
+    pub(super) fn unmade_bytes(&self) -> usize {
+        let left_bytes = self.limit_bytes - self.made().1;
+        left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
     }
 
     /// Bytes in huge pages, and bytes for which the kernel refused them.

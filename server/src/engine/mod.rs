@@ -1,14 +1,16 @@
 //! The storage engine: tables whose index and log lie in memory that clients read by themselves.
 //!
-//! No sockets, no clock and no randomness of its own. Method order: [`Engine::new`],
-//! [`Engine::create_table`], then operations on [`Engine::table`]; [`Engine::tick`] now and
-//! then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions have ended.
+//! No sockets, no clock and no randomness of its own. Method order: [`Engine::new`] or
+//! [`Engine::within`], [`Engine::create_table`], then operations on [`Engine::table`];
+//! [`Engine::tick`] now and then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions
+//! have ended.
 //!
 //! Locks, in the order in which one thread may take them: the names of tables; one index
 //! segment, and the one that it is being split into; the directory of an index; a log; the
-//! metadata pieces; the free blocks.
+//! metadata pieces; the free blocks; the budget.
 
 mod bucket;
+mod budget;
 mod catalog;
 mod change;
 mod expire;
@@ -37,6 +39,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+pub use budget::Budget;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 
@@ -48,7 +51,8 @@ use tables::Tables;
 /// How to size and seed an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Bytes for entries and indexes of all tables; the catalog's 1.2 MiB are not among them.
+    /// Bytes for entries and indexes of all tables, if the engine's budget has them; the catalog's
+    /// 1.2 MiB are not among them.
     pub memory_bytes: usize,
     /// Length of a region, a multiple of `segment_bytes` up to 64 MiB.
     pub region_bytes: usize,
@@ -120,7 +124,7 @@ pub(crate) struct Shared {
     split_load_percent: u8,
 }
 
-/// The engine of one server life.
+/// The engine of one tenant in one server life.
 pub struct Engine {
     incarnation: u64,
     shared: Arc<Shared>,
@@ -130,11 +134,25 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without tables.
+    /// An engine without tables, with all its memory to itself.
     ///
     /// # Errors
     /// When a value of the configuration cannot be, or there is no memory for the catalog.
     pub fn new(
+        config: EngineConfig,
+        make_memory: MakeMemory,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, EngineError> {
+        let budget = Budget::new(config.memory_bytes);
+        Self::within(budget, config, make_memory, clock)
+    }
+
+    /// An engine without tables, which takes its regions out of a budget that others share.
+    ///
+    /// # Errors
+    /// When a value of the configuration cannot be, or there is no memory for the catalog.
+    pub fn within(
+        budget: Arc<Budget>,
         config: EngineConfig,
         make_memory: MakeMemory,
         clock: Arc<dyn Clock>,
@@ -144,7 +162,7 @@ impl Engine {
         let incarnation = random.random();
         let catalog = Arc::new(Catalog::new(incarnation, &make_memory)?);
         let shared = Arc::new(Shared {
-            pool: Pool::new(&config, make_memory, catalog.clone())?,
+            pool: Pool::new(&config, budget, make_memory, catalog.clone())?,
             meta: Meta::default(),
             catalog,
             clock,

@@ -6,7 +6,7 @@ use super::Engine;
 /// `meta_bytes` + `free_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryStatus {
-    /// What entries and indexes may take in all.
+    /// What entries and indexes may take in all; less, if other engines took of the budget.
     pub limit_bytes: u64,
     /// Regions made so far, the catalog included.
     pub regions: u32,
@@ -30,6 +30,8 @@ pub struct MemoryStatus {
     pub quarantined_bytes: u64,
     /// Blocks that nothing uses, those of regions not made yet included.
     pub free_bytes: u64,
+    /// Of these, of regions not made yet.
+    pub unmade_bytes: u64,
     /// In huge pages, whatever it is used for.
     pub huge_bytes: u64,
     /// What the kernel refused huge pages for.
@@ -49,10 +51,9 @@ impl Engine {
         let tables = self.by_id.load_full();
         let rest: usize = tables.iter().map(|table| table.log.rest_bytes()).sum();
         let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
-        let limit_bytes = pool.limit_bytes() as u64;
-        let unmade_bytes = limit_bytes - region_bytes as u64;
+        let unmade_bytes = pool.unmade_bytes();
         MemoryStatus {
-            limit_bytes,
+            limit_bytes: (region_bytes + unmade_bytes) as u64,
             regions,
             region_bytes: region_bytes as u64,
             catalog_bytes: self.shared.catalog.memory().len_bytes() as u64,
@@ -63,7 +64,8 @@ impl Engine {
             meta_bytes: totals.meta,
             index_bytes: self.shared.meta.used_bytes() as u64,
             quarantined_bytes: self.quarantined_bytes() as u64,
-            free_bytes: totals.free + unmade_bytes,
+            free_bytes: totals.free + unmade_bytes as u64,
+            unmade_bytes: unmade_bytes as u64,
             huge_bytes,
             huge_refused_bytes,
             private_bytes: private as u64,
