@@ -42,8 +42,8 @@ pub enum Error {
     /// Client and server have no version in common.
     #[error("versions do not fit: {0}; upgrade the older side")]
     VersionMismatch(String),
-    /// Token missing or wrong.
-    #[error("not authorized: {0}; set the token that the server was given")]
+    /// Token missing or wrong, or something that the server does not allow this client.
+    #[error("not authorized: {0}")]
     Unauthorized(String),
     /// There is no such table, or it was dropped.
     #[error("no such table: {0}; create it, or list the tables")]

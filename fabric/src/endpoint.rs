@@ -150,6 +150,13 @@ pub trait Admission: Send + Sync {
     /// [`Refused`] closes the connection; nothing of the server was shown to the peer.
     fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused>;
 
+    /// Which protection domain the endpoint of `context` is to live in, where the fabric has them:
+    /// a peer reaches, whatever it knows, only memory that was shown to somebody of its domain.
+    /// They are numbered from 0. `None`: it is no longer let in.
+    fn domain(&self, _context: u64) -> Option<u32> {
+        Some(0)
+    }
+
     /// The memory behind a region that the peer of `context` asks for, or `None` when it must
     /// not see it.
     fn region(

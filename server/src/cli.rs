@@ -41,13 +41,13 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
 
-    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE
+    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME
     /// [default: default]
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
 
     /// File with the token that clients must know. Without one whoever reaches the port may read
-    /// and write everything
+    /// and write everything (of the default tenant, if the file has more)
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
 

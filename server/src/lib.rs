@@ -10,6 +10,7 @@
 //! | `control` | the control port |
 //! | `session` | sessions, tickets, the answers that make retries exactly-once |
 //! | `poller`, `rpc` | the data path |
+//! | `tenant` | who shares the server without seeing each other |
 //! | `clock`, `stats` | time and counters |
 
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ mod rpc;
 pub mod server;
 mod session;
 mod stats;
+mod tenant;
 
 pub use config::ServerConfig;
 pub use server::{Server, StartError};

@@ -110,6 +110,7 @@ fn log_start(server: &Server, settings: &Settings, source: &str) {
         rdma = %config.rdma,
         memory = format_size(config.memory_bytes as u64),
         tables = tables.join(" "),
+        tenants = server.tenants().join(" "),
         token = config.token.is_some(),
         config = source,
         "onesided-server is ready"

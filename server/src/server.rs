@@ -6,21 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, Memory, Rights, shm, tcp, verbs};
+use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, shm, tcp, verbs};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
 use crate::clock::ServerClock;
-use crate::config::{HugePages, ServerConfig, fabric_name};
+use crate::config::{ServerConfig, fabric_name};
 use crate::control;
-use crate::engine::{Engine, EngineConfig, EngineError, MakeMemory};
+use crate::engine::{Engine, EngineError, MemoryStatus};
 use crate::fabrics::{Fabrics, staging_bytes};
 use crate::poller::Poller;
 use crate::rpc::Dispatcher;
 use crate::session::{self, Gate, Sessions};
 use crate::stats::{self, LogLimit, Stats};
+use crate::tenant::Tenants;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -74,7 +75,7 @@ pub enum StartError {
 /// What every part of a running server can reach.
 pub(crate) struct Core {
     pub(crate) config: ServerConfig,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) tenants: Tenants,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) gate: Arc<Gate>,
@@ -87,8 +88,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// All counters, by name.
-    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+    /// All counters, by name, with the memory of those who may see them.
+    pub(crate) fn stats(&self, memory: &MemoryStatus) -> Vec<(String, u64)> {
         let mut list = self.stats.list(&self.sessions.beats());
         for fabric in [FabricName::Shm, FabricName::Verbs, FabricName::Tcp] {
             let offered = self.offers.iter().any(|offer| offer.kind == fabric);
@@ -99,7 +100,7 @@ impl Core {
             list.push(("process_cpu_user_ms".to_owned(), user_ms));
             list.push(("process_cpu_system_ms".to_owned(), system_ms));
         }
-        list.extend(stats::memory(&self.engine.memory_status()));
+        list.extend(stats::memory(memory));
         list
     }
 }
@@ -139,25 +140,21 @@ impl Server {
         let listener = listen(&runtime, &config.listen)?;
         let addr = listener.local_addr().map_err(|source| listen_error(&config.listen, source))?;
         let clock = Arc::new(ServerClock::default());
-        let engine = make_engine(&config, &clock)?;
+        let tenants = Tenants::start(&config, &clock)?;
         let stats = Arc::new(Stats::default());
         let limits = session::Limits {
             max_sessions: config.max_sessions,
             session_lease: Duration::from_millis(u64::from(config.session_lease_ms)),
             ticket_lease: Duration::from_millis(config.ticket_lease_ms),
         };
-        let sessions = Arc::new(Sessions::new(limits, Arc::clone(&engine), Arc::clone(&stats)));
-        let gate = Arc::new(Gate {
-            sessions: Arc::clone(&sessions),
-            engine: Arc::clone(&engine),
-            stats: Arc::clone(&stats),
-        });
+        let sessions = Arc::new(Sessions::new(limits, Arc::clone(&stats)));
+        let gate = Arc::new(Gate { sessions: Arc::clone(&sessions), stats: Arc::clone(&stats) });
         let mut fabrics = Fabrics::start(&config, &gate, addr)?;
         let core = Arc::new(Core {
             tcp: fabrics.tcp.take(),
             offers: std::mem::take(&mut fabrics.offers),
             config,
-            engine,
+            tenants,
             sessions,
             stats,
             gate,
@@ -181,16 +178,28 @@ impl Server {
         self.core.offers.iter().map(|offer| offer.kind).collect()
     }
 
-    /// Its storage engine, for tests and embedding.
+    /// The storage engine of its default tenant, for tests and embedding.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.core.engine
+        &self.core.tenants.default().engine
     }
 
-    /// Its counters: names, units last, and values.
+    /// The names of its tenants, the default one's first.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<&str> {
+        self.core.tenants.names()
+    }
+
+    /// The storage engine of a tenant.
+    #[must_use]
+    pub fn engine_of(&self, tenant: &str) -> Option<&Arc<Engine>> {
+        self.core.tenants.named(tenant).map(|tenant| &tenant.engine)
+    }
+
+    /// Its counters, over all tenants: names, units last, and values.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, u64)> {
-        self.core.stats()
+        self.core.stats(&self.core.tenants.memory_status())
     }
 
     /// Stops it, in a few seconds at most: no new connections, control connections end, sessions
@@ -285,32 +294,6 @@ fn listen(runtime: &tokio::runtime::Runtime, text: &str) -> Result<TcpListener, 
     attempt().map_err(|source| listen_error(text, source))
 }
 
-fn make_engine(config: &ServerConfig, clock: &Arc<ServerClock>) -> Result<Arc<Engine>, StartError> {
-    let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
-        Box::new(|name, len_bytes| Memory::shared(name, len_bytes, Rights::ReadOnly))
-    } else {
-        Box::new(|_, len_bytes| Memory::private(len_bytes))
-    };
-    let engine_config = EngineConfig {
-        memory_bytes: config.memory_bytes,
-        region_bytes: config.region_bytes,
-        segment_bytes: config.segment_bytes,
-        value_max_bytes: config.value_max_bytes,
-        seed: config.seed.unwrap_or_else(rand::random),
-        split_load_percent: config.split_load_percent,
-        huge_pages: config.huge_pages == HugePages::Auto,
-    };
-    let clock: Arc<ServerClock> = Arc::clone(clock);
-    let engine = Engine::new(engine_config, make_memory, clock)?;
-    for table in &config.tables {
-        engine.create_table(&table.name, table.options).map_err(|error| StartError::Table {
-            name: table.name.clone(),
-            reason: error.to_string(),
-        })?;
-    }
-    Ok(engine)
-}
-
 fn run(
     core: &Arc<Core>,
     runtime: tokio::runtime::Runtime,
@@ -325,7 +308,6 @@ fn run(
         let poller = Poller {
             cq: Arc::clone(&cq),
             dispatcher: Dispatcher {
-                engine: Arc::clone(&core.engine),
                 stats: Arc::clone(&core.stats),
                 value_max_bytes: core.config.value_max_bytes,
             },

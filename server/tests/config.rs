@@ -35,11 +35,82 @@ fn the_shipped_file_has_every_key_once_with_a_comment() {
     let lines: Vec<&str> = text.lines().collect();
     let keys = file::keys();
     assert!(keys.len() > 10, "{keys:?}");
-    for key in keys {
+    for key in keys.into_iter().filter(|key| key != "tenant") {
         let start = format!("{key} =");
         let at: Vec<_> = (0..lines.len()).filter(|&n| lines[n].starts_with(&start)).collect();
         assert_eq!(at.len(), 1, "{key} must be in config/server.toml once");
         assert!(lines[at[0] - 1].starts_with('#'), "{key} has no comment");
+    }
+}
+
+/// The tenant of the shipped file, which is commented out.
+fn shipped_tenant() -> String {
+    let text = shipped();
+    let lines = text.lines().skip_while(|line| *line != "# [[tenant]]");
+    lines.map(|line| line.strip_prefix("# ").unwrap_or(line)).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_shipped_file_shows_a_tenant_with_every_key() {
+    let text = shipped_tenant();
+    let parsed = file::parse(&text).expect("parses without its comments");
+    let [tenant] = &parsed.tenant.expect("a tenant")[..] else { panic!("one tenant") };
+    let serde_json::Value::Object(keys) = serde_json::to_value(tenant).expect("keys") else {
+        panic!("an object")
+    };
+    for (key, value) in keys {
+        assert!(!value.is_null(), "the shipped tenant does not show {key}");
+    }
+    assert!(refused(&text).contains("/etc/onesided/blue.token"), "its token file is not here");
+}
+
+#[test]
+fn tenants_come_from_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    for name in ["blue", "red", "too"] {
+        std::fs::write(path(name), format!("{name}'s token")).expect("written");
+    }
+    std::fs::write(path("same"), "red's token").expect("written");
+    let tenant = |name: &str, token: &str, rest: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\ntoken_file = \"{}\"\n{rest}\n", path(token))
+    };
+    let blue = tenant("blue", "blue", "memory = \"64MiB\"\nmanage_tables = false");
+    let red = tenant("red", "red", "");
+    let tables = "tables = [\"a\", \"a:tenant=blue,ttl=3\"]\n";
+    let text = format!("{tables}{blue}{red}[[tenant]]\nname = \"default\"\nmemory = \"1GiB\"\n");
+    let settings = file::parse(&text).and_then(FileConfig::settings).expect("settings");
+    let server = settings.server;
+    let names: Vec<_> = server.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(names, ["blue", "red", "default"]);
+    let blue_is = &server.tenants[0];
+    assert_eq!((blue_is.memory_bytes, blue_is.manage_tables), (Some(64 << 20), false));
+    assert!(blue_is.token.is_some() && server.token.is_none());
+    let tables: Vec<_> = server.tables.iter().map(ToString::to_string).collect();
+    assert_eq!(tables, ["a", "a:tenant=blue,ttl=3"]);
+
+    let with_token = format!("token_file = \"{}\"\n", path("too"));
+    let default = tenant("default", "blue", "");
+    for (text, parts) in [
+        (tenant("blue", "blue", "memmory = \"1\""), ["line 4", "did you mean `memory`?"]),
+        ("[[tenant]]\nmemory = \"1GiB\"".to_owned(), ["no name", "add name"]),
+        ("[[tenant]]\nname = \"x\"".to_owned(), ["tenant `x`", "set token_file"]),
+        (tenant("a b", "blue", ""), ["tenant `a b`", "letters, digits"]),
+        (tenant("blue", "no", ""), ["tenant `blue`", "cannot read"]),
+        (tenant("blue", "blue", "memory = \"2GiB\""), ["tenant `blue`: memory is 2GiB", "1GiB"]),
+        (tenant("blue", "blue", "memory = \"1GB\""), ["tenant `blue`: memory", "GiB"]),
+        (format!("{blue}{blue}"), ["tenant `blue`", "given twice"]),
+        (format!("{default}{default}"), ["tenant `default`", "given twice"]),
+        (format!("{with_token}{default}"), ["tenant `default`", "leave one out"]),
+        (format!("{red}{}", tenant("blue", "same", "")), ["`red` and `blue`", "same token"]),
+        (format!("tables = [\"t:tenant=bleu\"]\n{blue}"), ["table `t`", "did you mean `blue`?"]),
+        ("tables = [\"t\", \"t:ttl=1\"]".to_owned(), ["table `t`", "given twice"]),
+        (format!("memory = \"100MiB\"\n{red}"), ["with 2 tenants", "at least 128MiB"]),
+    ] {
+        let error = refused(&text);
+        for part in parts {
+            assert!(error.contains(part), "`{text}` gave `{error}`, without `{part}`");
+        }
     }
 }
 

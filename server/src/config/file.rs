@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
-use super::{HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest};
+use super::{FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest};
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
 #[derive(Clone, Default, Debug, Deserialize, Serialize)]
@@ -51,6 +51,8 @@ pub struct FileConfig {
     pub log: Option<String>,
     /// `text` or `json`.
     pub log_format: Option<LogFormat>,
+    /// `[[tenant]]`, behind all other keys.
+    pub tenant: Option<Vec<FileTenant>>,
 }
 
 /// How log lines look.
@@ -105,9 +107,9 @@ pub fn parse(text: &str) -> Result<FileConfig, String> {
         let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
         let message = error.message();
         match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
-            Some((key, _)) => {
-                let keys = keys();
-                let known: Vec<&str> = keys.iter().map(String::as_str).collect();
+            Some((key, rest)) => {
+                // `, expected one of `a`, `b``: those of the table that the key is in.
+                let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
                 format!("line {line}: unknown key `{key}`; {}", suggest::hint(key, &known))
             }
             None => format!("line {line}: {message}"),
@@ -140,6 +142,7 @@ impl FileConfig {
             huge_pages: over.huge_pages.or(self.huge_pages),
             log: over.log.or(self.log),
             log_format: over.log_format.or(self.log_format),
+            tenant: over.tenant.or(self.tenant),
         }
     }
 
@@ -160,6 +163,7 @@ impl FileConfig {
         let rdma = self.rdma.map(|text| text.parse().map_err(|error| format!("rdma: {error}")));
         let device = self.rdma_device.map(|text| text.parse());
         let device = device.transpose().map_err(|error| format!("rdma_device: {error}"))?;
+        let tenants = self.tenant.unwrap_or_default().into_iter().map(FileTenant::spec);
         let server = ServerConfig {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: size("memory", self.memory, default.memory_bytes)?,
@@ -169,6 +173,7 @@ impl FileConfig {
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),
             token: self.token_file.as_deref().map_or(Ok(None), token)?,
+            tenants: tenants.collect::<Result<_, _>>()?,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_handshakes: self.max_handshakes.unwrap_or(default.max_handshakes),
             max_sessions: self.max_sessions.unwrap_or(default.max_sessions),
@@ -191,7 +196,7 @@ impl FileConfig {
     }
 }
 
-fn token(path: &str) -> Result<Option<Token>, String> {
+pub(super) fn token(path: &str) -> Result<Option<Token>, String> {
     if path.is_empty() {
         return Ok(None);
     }

@@ -14,8 +14,10 @@ pub mod file;
 pub mod size;
 mod suggest;
 mod table;
+mod tenant;
 
 pub use table::TableSpec;
+pub use tenant::{DEFAULT_TENANT, FileTenant, TENANTS_MAX, TenantSpec};
 
 /// Everything that a [`crate::Server`] is started with. `Default` is what the daemon does without
 /// configuration.
@@ -36,8 +38,10 @@ pub struct ServerConfig {
     pub rdma: Rdma,
     /// Which RDMA device, port, GID or address; what is not said is chosen.
     pub rdma_device: verbs::Options,
-    /// What a client must know; `None` lets everybody in.
+    /// What a client of the default tenant must know; `None` lets everybody in.
     pub token: Option<Token>,
+    /// Tenants besides the default one; that one's limits, if it is named here.
+    pub tenants: Vec<TenantSpec>,
     /// Control connections at once; tcp data connections are bounded by the same number.
     pub max_connections: usize,
     /// Connections at once that have not said hello yet.
@@ -95,6 +99,7 @@ impl Default for ServerConfig {
             rdma: Rdma::Prefer,
             rdma_device: verbs::Options::default(),
             token: None,
+            tenants: Vec::new(),
             max_connections: 4096,
             max_handshakes: 256,
             max_sessions: 1024,
@@ -145,12 +150,8 @@ impl ServerConfig {
                 "memory is {memory} bytes; it must be at least {least}, for an index and entries"
             ));
         }
-        let mut names: Vec<&str> = self.tables.iter().map(|table| table.name.as_str()).collect();
-        names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("table `{}` is given twice; leave one out", twice[0]));
-        }
-        Ok(())
+        self.check_tenants()?;
+        self.check_tables()
     }
 }
 

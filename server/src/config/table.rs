@@ -7,24 +7,27 @@ use onesided_protocol::control::TableOptions;
 use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 
 use super::size::{format_size, parse_size};
-use super::suggest;
+use super::{DEFAULT_TENANT, suggest};
 
-const OPTIONS: [&str; 2] = ["ttl", "quota"];
+const OPTIONS: [&str; 3] = ["ttl", "quota", "tenant"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableSpec {
-    /// Its name.
+    /// Its name, which another tenant's table may have too.
     pub name: String,
+    /// Whose it is.
+    pub tenant: String,
     /// Its options.
     pub options: TableOptions,
 }
 
 impl TableSpec {
-    /// A table without options.
+    /// A table of the default tenant, without options.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), options: TableOptions::default() }
+        let tenant = DEFAULT_TENANT.to_owned();
+        Self { name: name.to_owned(), tenant, options: TableOptions::default() }
     }
 }
 
@@ -55,6 +58,7 @@ impl FromStr for TableSpec {
                     spec.options.quota_bytes =
                         bytes.map_err(|error| format!("table `{name}`: quota: {error}"))?;
                 }
+                "tenant" => spec.tenant = value.to_owned(),
                 _ => {
                     let hint = suggest::hint(key, &OPTIONS);
                     return Err(format!("table `{name}`: no option `{key}`; {hint}"));
@@ -67,15 +71,17 @@ impl FromStr for TableSpec {
 
 impl fmt::Display for TableSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TableOptions { default_ttl_s: ttl, quota_bytes: quota } = self.options;
+        let options = [
+            (self.tenant != DEFAULT_TENANT).then(|| format!("tenant={}", self.tenant)),
+            (ttl != 0).then(|| format!("ttl={ttl}")),
+            (quota != 0).then(|| format!("quota={}", format_size(quota))),
+        ];
         f.write_str(&self.name)?;
-        let ttl = self.options.default_ttl_s;
-        let quota = self.options.quota_bytes;
-        match (ttl, quota) {
-            (0, 0) => Ok(()),
-            (_, 0) => write!(f, ":ttl={ttl}"),
-            (0, _) => write!(f, ":quota={}", format_size(quota)),
-            _ => write!(f, ":ttl={ttl},quota={}", format_size(quota)),
+        for (n, option) in options.iter().flatten().enumerate() {
+            write!(f, "{}{option}", if n == 0 { ':' } else { ',' })?;
         }
+        Ok(())
     }
 }
 
@@ -85,7 +91,9 @@ mod tests {
 
     #[test]
     fn options_are_read_and_written() {
-        for text in ["default", "a:ttl=60", "b:quota=512MiB", "c:ttl=1,quota=7B"] {
+        for text in
+            ["default", "a:ttl=60", "b:quota=512MiB", "c:ttl=1,quota=7B", "d:tenant=blue,ttl=1"]
+        {
             assert_eq!(text.parse::<TableSpec>().map(|t| t.to_string()), Ok(text.to_owned()));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onesided_protocol::control::{Hello, PeerVersions, ToServer, Welcome};
+use onesided_protocol::control::{PeerVersions, ToServer, Welcome};
 use onesided_protocol::limits::{LAYOUT_VERSION, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
@@ -31,8 +31,8 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         ToServer::Hello(hello) => hello,
         _ => return Err(malformed("the first message must be a hello".to_owned())),
     };
-    check_token(core, &hello)?;
-    let opened = core.sessions.open(hello.resume)?;
+    let tenant = core.tenants.of_token(&hello.token)?;
+    let opened = core.sessions.open(tenant, hello.resume)?;
     let session = opened.session;
     let control = session.take_control();
     let config = &core.config;
@@ -42,9 +42,9 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         resume_key: session.resume_key,
         resumed: opened.resumed,
         applied_sequence: session.answers.lock().highest(),
-        incarnation: core.engine.incarnation(),
-        clock_ns: core.engine.clock_ns(),
-        catalog_epoch: core.engine.catalog_epoch(),
+        incarnation: tenant.engine.incarnation(),
+        clock_ns: tenant.engine.clock_ns(),
+        catalog_epoch: tenant.engine.catalog_epoch(),
         lease_ms: config.session_lease_ms,
         heartbeat_ms: (config.session_lease_ms / 4).max(1),
         credits: config.credits,
@@ -52,7 +52,7 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         ticket: opened.ticket,
         fabrics: core.offers.clone(),
     };
-    tracing::info!(session = session.id, resumed = opened.resumed, "session opened");
+    tracing::info!(session = session.id, ?tenant, resumed = opened.resumed, "session opened");
     Ok(Greeted::Control { welcome: Box::new(welcome), session, control })
 }
 
@@ -70,17 +70,4 @@ fn check_versions(peer: PeerVersions) -> Result<u16, RpcError> {
          the older one"
     );
     Err(RpcError::new(ErrorCode::Version, text))
-}
-
-fn check_token(core: &Core, hello: &Hello) -> Result<(), RpcError> {
-    match &core.config.token {
-        Some(token) if !token.is(&hello.token) => {
-            let text = match hello.token.is_empty() {
-                true => "this server wants a token: give the client one",
-                false => "the token is wrong",
-            };
-            Err(RpcError::new(ErrorCode::Unauthorized, text))
-        }
-        _ => Ok(()),
-    }
 }

@@ -90,9 +90,10 @@ async fn tick(core: Arc<Core>) {
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        core.engine.tick();
+        core.tenants.engines().for_each(|engine| engine.tick());
         let expired = core.sessions.expired();
-        if expired.is_empty() && !core.engine.has_expiring() {
+        let expiring = core.tenants.engines().any(|engine| engine.has_expiring());
+        if expired.is_empty() && !expiring {
             continue;
         }
         let core = Arc::clone(&core);
@@ -100,7 +101,9 @@ async fn tick(core: Arc<Core>) {
             for session in expired {
                 core.sessions.end(&session, "no heartbeat within the lease");
             }
-            core.engine.expire();
+            for engine in core.tenants.engines() {
+                engine.expire();
+            }
         };
         // Reclaiming memory may take a while.
         let _stopped = tokio::task::spawn_blocking(work).await;

@@ -7,6 +7,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::server::Core;
 use crate::session::{Control, Session};
+use crate::tenant::Tenant;
 
 /// A control connection after its hello.
 pub(super) struct Connection {
@@ -19,6 +20,7 @@ impl Connection {
     /// Answers one message.
     pub(super) async fn answer(&self, message: ToServer) -> ToClient {
         let core = &self.core;
+        let engine = &self.session.tenant.engine;
         let beat = match &message {
             ToServer::Heartbeat(beat) => Some(*beat),
             _ => None,
@@ -30,26 +32,28 @@ impl Connection {
                 ToClient::Failed(RpcError::new(ErrorCode::Malformed, text))
             }
             ToServer::Heartbeat(_) => ToClient::Alive {
-                clock_ns: core.engine.clock_ns(),
-                catalog_epoch: core.engine.catalog_epoch(),
+                clock_ns: engine.clock_ns(),
+                catalog_epoch: engine.catalog_epoch(),
             },
             ToServer::Ticket => ToClient::Ticket(core.sessions.ticket(&self.session)),
-            ToServer::Stats => ToClient::Stats(core.stats()),
+            ToServer::Stats => ToClient::Stats(core.stats(&engine.memory_status())),
             ToServer::Goodbye => {
                 let session = Arc::clone(&self.session);
                 // Reclaiming memory may take a while.
                 self.blocking(move |core| core.sessions.end(&session, "goodbye")).await;
                 ToClient::Done
             }
-            ToServer::ListTables => ToClient::Tables(core.engine.list_tables()),
-            ToServer::OpenTable { name } => {
-                answer(self.know(move |core| core.engine.open_table(&name)).await, ToClient::Table)
-            }
+            ToServer::ListTables => ToClient::Tables(engine.list_tables()),
+            ToServer::OpenTable { name } => answer(
+                self.know(move |tenant| tenant.engine.open_table(&name)).await,
+                ToClient::Table,
+            ),
             ToServer::CreateTable { name, options } => self.create(name, options).await,
             ToServer::AlterTable { name, options } => {
-                let altered = self.know(move |core| {
-                    tracing::info!(table = name, ?options, "table altered");
-                    core.engine.alter_table(&name, options)
+                let altered = self.know(move |tenant| {
+                    tenant.may_manage()?;
+                    tracing::info!(table = name, ?tenant, ?options, "altering a table");
+                    tenant.engine.alter_table(&name, options)
                 });
                 answer(altered.await, ToClient::Table)
             }
@@ -58,35 +62,40 @@ impl Connection {
     }
 
     async fn create(&self, name: String, options: TableOptions) -> ToClient {
-        let created = self.know(move |core| {
-            tracing::info!(table = name, ?options, "creating a table");
-            core.engine.create_table(&name, options)
+        let created = self.know(move |tenant| {
+            tenant.may_manage()?;
+            tracing::info!(table = name, ?tenant, ?options, "creating a table");
+            tenant.engine.create_table(&name, options)
         });
         answer(created.await, ToClient::Table)
     }
 
-    /// Gets what there is to know of a table, and notes that the session knows it from now on.
+    /// Gets what there is to know of a table of its tenant, and notes that the session knows it
+    /// from now on.
     async fn know(
         &self,
-        ask: impl FnOnce(&Core) -> Result<TableInfo, RpcError> + Send + 'static,
+        ask: impl FnOnce(&Tenant) -> Result<TableInfo, RpcError> + Send + 'static,
     ) -> Option<Result<TableInfo, RpcError>> {
         let session = Arc::clone(&self.session);
         self.blocking(move |core| {
             // Not while a table is dropped: see `drop_table`.
             let _no_drop = core.dropping.read();
-            ask(core).inspect(|info| session.note_table(info.id))
+            ask(&session.tenant).inspect(|info| session.note_table(info.id))
         })
         .await
     }
 
     async fn drop_table(&self, name: String) -> ToClient {
+        let session = Arc::clone(&self.session);
         let dropped = self.blocking(move |core| {
+            let tenant = &session.tenant;
+            tenant.may_manage()?;
             // While it is held nobody opens a table, so that only these sessions can know it.
             let _no_opens = core.dropping.write();
-            let holders = core.sessions.forget_table(core.engine.open_table(&name)?.id);
-            tracing::info!(table = name, holders = holders.len(), "dropping a table");
-            core.engine.drop_table(&name, holders)?;
-            core.engine.reclaim(|session| core.sessions.has(session));
+            let holders = core.sessions.forget_table(tenant, tenant.engine.open_table(&name)?.id);
+            tracing::info!(table = name, ?tenant, holders = holders.len(), "dropping a table");
+            tenant.engine.drop_table(&name, holders)?;
+            tenant.engine.reclaim(|session| core.sessions.has(session));
             Ok(())
         });
         answer(dropped.await, |()| ToClient::Done)

@@ -1,6 +1,6 @@
 //! Where the memory is.
 
-use super::Engine;
+use super::{Budget, Engine};
 
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
 /// `meta_bytes` + `free_bytes`.
@@ -38,6 +38,33 @@ pub struct MemoryStatus {
     pub huge_refused_bytes: u64,
     /// Server-private state of indexes, about.
     pub private_bytes: u64,
+}
+
+impl MemoryStatus {
+    /// Of all engines that share a budget.
+    #[must_use]
+    pub fn sum(parts: impl IntoIterator<Item = Self>, budget: &Budget) -> Self {
+        let mut sum = Self { unmade_bytes: budget.left_bytes() as u64, ..Self::default() };
+        for part in parts {
+            sum.regions += part.regions;
+            sum.region_bytes += part.region_bytes;
+            sum.catalog_bytes += part.catalog_bytes;
+            sum.log_bytes += part.log_bytes;
+            sum.log_live_bytes += part.log_live_bytes;
+            sum.log_dead_bytes += part.log_dead_bytes;
+            sum.log_free_bytes += part.log_free_bytes;
+            sum.meta_bytes += part.meta_bytes;
+            sum.index_bytes += part.index_bytes;
+            sum.quarantined_bytes += part.quarantined_bytes;
+            sum.free_bytes += part.free_bytes - part.unmade_bytes;
+            sum.huge_bytes += part.huge_bytes;
+            sum.huge_refused_bytes += part.huge_refused_bytes;
+            sum.private_bytes += part.private_bytes;
+        }
+        sum.free_bytes += sum.unmade_bytes;
+        sum.limit_bytes = sum.region_bytes + sum.unmade_bytes;
+        sum
+    }
 }
 
 impl Engine {

@@ -17,6 +17,7 @@ use crate::clock::ServerClock;
 use crate::engine::{Engine, EngineConfig};
 use crate::session::{Gate, Limits, Session};
 use crate::stats::Stats;
+use crate::tenant::Tenant;
 use card::{Card, Port};
 
 const STAGING: usize = 64 << 10;
@@ -27,6 +28,7 @@ struct Rig {
     poller: Poller,
     state: State,
     gate: Gate,
+    tenant: Arc<Tenant>,
     table: u32,
     next_id: u64,
 }
@@ -46,16 +48,12 @@ impl Rig {
         let stats = Arc::new(Stats::default());
         let lease = Duration::from_secs(60);
         let limits = Limits { max_sessions: 99, session_lease: lease, ticket_lease: lease };
-        let sessions = Arc::new(Sessions::new(limits, Arc::clone(&engine), Arc::clone(&stats)));
-        let gate = Gate {
-            sessions: Arc::clone(&sessions),
-            engine: Arc::clone(&engine),
-            stats: Arc::clone(&stats),
-        };
+        let sessions = Arc::new(Sessions::new(limits, Arc::clone(&stats)));
+        let gate = Gate { sessions: Arc::clone(&sessions), stats: Arc::clone(&stats) };
         let card = Arc::new(Card::default());
         let poller = Poller {
             cq: Arc::clone(&card) as Arc<dyn CompletionQueue>,
-            dispatcher: Dispatcher { engine, stats, value_max_bytes: 32 << 10 },
+            dispatcher: Dispatcher { stats, value_max_bytes: 32 << 10 },
             sessions,
             stopping: Arc::new(AtomicBool::new(false)),
             kind: FabricKind::Verbs,
@@ -68,11 +66,12 @@ impl Rig {
             sleep: Duration::ZERO,
         };
         let state = State::new(&poller);
-        Self { card, poller, state, gate, table, next_id: 1 }
+        let tenant = Tenant::alone(engine);
+        Self { card, poller, state, gate, tenant, table, next_id: 1 }
     }
 
     fn connect(&mut self, depth: usize) -> Peer1 {
-        let opened = self.poller.sessions.open((0, 0)).expect("a session");
+        let opened = self.poller.sessions.open(&self.tenant, (0, 0)).expect("a session");
         self.endpoint(&opened.ticket, opened.session, depth)
     }
 
@@ -112,7 +111,7 @@ impl Rig {
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = Vec::new();
-        let table = self.poller.dispatcher.engine.table(self.table).expect("the table");
+        let table = self.tenant.engine.table(self.table).expect("the table");
         table.get(key, &mut value).map(|_| value)
     }
 

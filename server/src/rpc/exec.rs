@@ -24,7 +24,7 @@ pub(super) fn found(stored: Stored, value: Payload<'_>) -> Found<'_> {
 
 impl Call<'_> {
     fn table(&self) -> Result<Arc<Table>, RpcError> {
-        self.dispatcher.engine.table(self.table).ok_or_else(|| {
+        self.peer.session.tenant.engine.table(self.table).ok_or_else(|| {
             let text =
                 format!("there is no table with id {}: it was dropped; open it again", self.table);
             RpcError::new(ErrorCode::NoSuchTable, text)

@@ -16,7 +16,6 @@ use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
 use onesided_protocol::DecodeError;
 use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
 
-use crate::engine::Engine;
 use crate::session::{Answers, Seen, Session};
 use crate::stats::Stats;
 
@@ -35,7 +34,6 @@ const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 /// Serves requests of any number of pollers.
 #[derive(Clone)]
 pub(crate) struct Dispatcher {
-    pub(crate) engine: Arc<Engine>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) value_max_bytes: usize,
 }

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
 
 use super::Sessions;
-use crate::engine::Engine;
 use crate::stats::Stats;
 
-/// Tickets from the sessions, regions from the engine.
+/// Tickets from the sessions, regions from the engine of the session's tenant.
 pub(crate) struct Gate {
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) engine: Arc<Engine>,
     pub(crate) stats: Arc<Stats>,
 }
 
@@ -20,11 +18,13 @@ impl Admission for Gate {
         self.sessions.admit(ticket).inspect_err(|_| self.stats.refused_tickets.add(1))
     }
 
+    fn domain(&self, context: u64) -> Option<u32> {
+        self.sessions.tenant_of(context).map(|tenant| tenant.number)
+    }
+
     fn region(&self, context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
-        if !self.sessions.is_live(context) {
-            return None;
-        }
+        let tenant = self.sessions.tenant_of(context)?;
         // Clients of rpc tables only ever read.
-        Some((self.engine.region(region.0)?, Rights::ReadOnly))
+        Some((tenant.engine.region(region.0)?, Rights::ReadOnly))
     }
 }

@@ -4,12 +4,15 @@
 //! dropped table leaves behind waits for the end of the sessions that know the table.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use onesided_protocol::control::Heartbeat;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+
+use crate::tenant::Tenant;
 
 mod admission;
 mod answers;
@@ -30,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     /// What it is resumed with.
     pub(crate) resume_key: u64,
+    /// Whose client it is: it sees nothing of any other's.
+    pub(crate) tenant: Arc<Tenant>,
     life: Mutex<Life>,
     /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
     control: watch::Sender<u64>,
@@ -47,10 +52,11 @@ struct Life {
 }
 
 impl Session {
-    fn new(id: u64, resume_key: u64, deadline: Instant) -> Self {
+    fn new(id: u64, resume_key: u64, tenant: Arc<Tenant>, deadline: Instant) -> Self {
         Self {
             id,
             resume_key,
+            tenant,
             life: Mutex::new(Life { deadline, beat: Heartbeat::default() }),
             control: watch::Sender::new(1),
             controls: AtomicU64::new(1),

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use super::Session;
 use super::ticket::{Ticket, Tickets};
-use crate::engine::Engine;
 use crate::stats::Stats;
+use crate::tenant::Tenant;
 
 /// Endpoints of one session at once. One is the rule; a client that changes its fabric, or whose
 /// connection died without a word, has two for a while.
@@ -57,22 +57,27 @@ struct Registry {
 pub(crate) struct Sessions {
     registry: Mutex<Registry>,
     limits: Limits,
-    engine: Arc<Engine>,
     stats: Arc<Stats>,
 }
 
 impl Sessions {
-    pub(crate) fn new(limits: Limits, engine: Arc<Engine>, stats: Arc<Stats>) -> Self {
-        Self { registry: Mutex::default(), limits, engine, stats }
+    pub(crate) fn new(limits: Limits, stats: Arc<Stats>) -> Self {
+        Self { registry: Mutex::default(), limits, stats }
     }
 
     /// The session of a hello: the one to resume if it lives and the key fits, else a new one. When
     /// there is no place for a new one, a session whose client is gone makes room before its lease
     /// is over: clients that end without a word must not keep others out.
-    pub(crate) fn open(&self, resume: (u64, u64)) -> Result<Opened, RpcError> {
+    pub(crate) fn open(
+        &self,
+        tenant: &Arc<Tenant>,
+        resume: (u64, u64),
+    ) -> Result<Opened, RpcError> {
         let now = Instant::now();
         let mut registry = self.registry.lock();
-        let known = registry.sessions.get(&resume.0).filter(|s| s.resume_key == resume.1);
+        let resumes =
+            |s: &&Arc<Session>| s.resume_key == resume.1 && Arc::ptr_eq(&s.tenant, tenant);
+        let known = registry.sessions.get(&resume.0).filter(resumes);
         if let Some(session) = known.cloned() {
             session.extend(now + self.limits.session_lease, None);
             let ticket = registry.tickets.issue(session.id, now + self.limits.ticket_lease);
@@ -97,7 +102,9 @@ impl Sessions {
         let id = registry.last_session;
         // 0 would be a client's "nothing to resume".
         let resume_key = rand::random::<u64>().max(1);
-        let session = Arc::new(Session::new(id, resume_key, now + self.limits.session_lease));
+        let session =
+            Session::new(id, resume_key, Arc::clone(tenant), now + self.limits.session_lease);
+        let session = Arc::new(session);
         registry.sessions.insert(id, Arc::clone(&session));
         let ticket = registry.tickets.issue(id, now + self.limits.ticket_lease);
         Ok(Opened { session, ticket, resumed: false })
@@ -152,9 +159,10 @@ impl Sessions {
         self.registry.lock().endpoints.remove(&context);
     }
 
-    /// Whether an endpoint's session lives.
-    pub(super) fn is_live(&self, context: u64) -> bool {
-        self.registry.lock().endpoints.contains_key(&context)
+    /// The tenant of an endpoint. `None`: its session is over.
+    pub(super) fn tenant_of(&self, context: u64) -> Option<Arc<Tenant>> {
+        let registry = self.registry.lock();
+        registry.endpoints.get(&context).map(|attached| Arc::clone(&attached.session.tenant))
     }
 
     /// Ends a session: its endpoints close, its tickets are void, its answers forgotten.
@@ -171,7 +179,7 @@ impl Sessions {
         endpoints.iter().for_each(|endpoint| endpoint.close());
         self.stats.session_gone(session.beat());
         tracing::info!(session = session.id, why, "session ended");
-        self.engine.reclaim(|session| self.has(session));
+        session.tenant.engine.reclaim(|session| self.has(session));
     }
 
     /// The sessions whose lease is over; endpoints that were admitted and never came are dropped.
@@ -198,10 +206,12 @@ impl Sessions {
         self.registry.lock().sessions.contains_key(&session)
     }
 
-    /// A table is being dropped: the sessions that know it.
-    pub(crate) fn forget_table(&self, id: u32) -> Vec<u64> {
+    /// A tenant's table is being dropped: the sessions that know it.
+    pub(crate) fn forget_table(&self, tenant: &Arc<Tenant>, id: u32) -> Vec<u64> {
         let registry = self.registry.lock();
-        let knows = |session: &&Arc<Session>| session.tables.lock().remove(&id);
+        let knows = |session: &&Arc<Session>| {
+            Arc::ptr_eq(&session.tenant, tenant) && session.tables.lock().remove(&id)
+        };
         registry.sessions.values().filter(knows).map(|session| session.id).collect()
     }
 

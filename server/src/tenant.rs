@@ -1,0 +1,230 @@
+//! Tenants: each has an engine of its own, hence tables, regions and a catalog that no other
+//! tenant's session can name, and all share one budget of memory.
+
+use std::sync::Arc;
+
+use onesided_fabric::{Memory, Rights};
+use onesided_protocol::control::FabricName;
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+use crate::clock::ServerClock;
+use crate::config::{HugePages, ServerConfig, TenantSpec};
+use crate::engine::{Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus};
+use crate::server::StartError;
+
+/// One tenant of a running server.
+pub(crate) struct Tenant {
+    /// Position among all, from 0, the default one's; over RDMA that of its protection domain.
+    pub(crate) number: u32,
+    spec: TenantSpec,
+    pub(crate) engine: Arc<Engine>,
+}
+
+impl std::fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Tenant {
+    /// One for tests, with everything allowed.
+    #[cfg(test)]
+    pub(crate) fn alone(engine: Arc<Engine>) -> Arc<Self> {
+        let spec = TenantSpec::new(crate::config::DEFAULT_TENANT);
+        Arc::new(Self { number: 0, spec, engine })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Whether its sessions may make, alter and drop tables.
+    ///
+    /// # Errors
+    /// `Unauthorized`, if not.
+    pub(crate) fn may_manage(&self) -> Result<(), RpcError> {
+        if self.spec.manage_tables {
+            return Ok(());
+        }
+        let text = format!(
+            "clients of tenant `{}` may not make, alter or drop tables: list them in the server's \
+             `tables`, or set manage_tables = true for the tenant",
+            self.name()
+        );
+        Err(RpcError::new(ErrorCode::Unauthorized, text))
+    }
+}
+
+/// All tenants of a server.
+pub(crate) struct Tenants {
+    /// By number.
+    all: Vec<Arc<Tenant>>,
+    budget: Arc<Budget>,
+}
+
+impl Tenants {
+    /// Makes their engines and the tables of the configuration.
+    pub(crate) fn start(
+        config: &ServerConfig,
+        clock: &Arc<ServerClock>,
+    ) -> Result<Self, StartError> {
+        let budget = Budget::new(config.memory_bytes);
+        let seed = config.seed.unwrap_or_else(rand::random);
+        let make = |(number, spec): (u32, TenantSpec)| {
+            let engine = make_engine(config, &spec, seed, number, &budget, clock)?;
+            Ok(Arc::new(Tenant { number, spec, engine }))
+        };
+        let all = (0..).zip(config.all_tenants()).map(make);
+        let all: Vec<_> = all.collect::<Result<_, EngineError>>()?;
+        let tenants = Self { all, budget };
+        for table in &config.tables {
+            let tenant = tenants.named(&table.tenant).unwrap_or_else(|| tenants.default());
+            tenant.engine.create_table(&table.name, table.options).map_err(|error| {
+                StartError::Table { name: table.to_string(), reason: error.to_string() }
+            })?;
+        }
+        Ok(tenants)
+    }
+
+    /// Whose client the token's owner is.
+    ///
+    /// # Errors
+    /// `Unauthorized`: nobody's.
+    pub(crate) fn of_token(&self, token: &str) -> Result<&Arc<Tenant>, RpcError> {
+        // All are compared, so that the time does not tell whose token it nearly was.
+        let is = |tenant: &Tenant| tenant.spec.token.as_ref().is_some_and(|own| own.is(token));
+        let known = self.all.iter().fold(None, |known, tenant| {
+            let is = is(tenant);
+            known.or(is.then_some(tenant))
+        });
+        // One tenant without a token lets everybody in; among several, a token means somebody.
+        let open = self.default().spec.token.is_none();
+        if open && (token.is_empty() || self.all.len() == 1) {
+            return Ok(self.default());
+        }
+        known.ok_or_else(|| {
+            let text = match token.is_empty() {
+                true => "this server wants a token: give the client one",
+                false => "the token is wrong: give the client the one that the server was given",
+            };
+            RpcError::new(ErrorCode::Unauthorized, text)
+        })
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Tenant>> {
+        self.all.iter().find(|tenant| tenant.name() == name)
+    }
+
+    pub(crate) fn default(&self) -> &Arc<Tenant> {
+        &self.all[0]
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.all.iter().map(|tenant| tenant.name()).collect()
+    }
+
+    pub(crate) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
+        self.all.iter().map(|tenant| &tenant.engine)
+    }
+
+    /// Where the memory of all is.
+    pub(crate) fn memory_status(&self) -> MemoryStatus {
+        MemoryStatus::sum(self.engines().map(|engine| engine.memory_status()), &self.budget)
+    }
+}
+
+fn make_engine(
+    config: &ServerConfig,
+    tenant: &TenantSpec,
+    seed: u64,
+    number: u32,
+    budget: &Arc<Budget>,
+    clock: &Arc<ServerClock>,
+) -> Result<Arc<Engine>, EngineError> {
+    let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
+        Box::new(|name, len_bytes| Memory::shared(name, len_bytes, Rights::ReadOnly))
+    } else {
+        Box::new(|_, len_bytes| Memory::private(len_bytes))
+    };
+    // The generator that is seeded with it mixes: neighbouring numbers have nothing in common.
+    let seed = seed.wrapping_add(number.into());
+    let engine_config = EngineConfig {
+        memory_bytes: tenant.memory_bytes.unwrap_or(config.memory_bytes),
+        region_bytes: config.region_bytes,
+        segment_bytes: config.segment_bytes,
+        value_max_bytes: config.value_max_bytes,
+        seed,
+        split_load_percent: config.split_load_percent,
+        huge_pages: config.huge_pages == HugePages::Auto,
+    };
+    let clock: Arc<ServerClock> = Arc::clone(clock);
+    Engine::within(Arc::clone(budget), engine_config, make_memory, clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Token;
+
+    fn tenants(default: Option<&str>, others: &[(&str, &str)]) -> Tenants {
+        let token = |text: &str| Some(Token::new(text).expect("a token"));
+        let spec = |(name, text): &(&str, &str)| TenantSpec {
+            token: token(text),
+            ..TenantSpec::new(name)
+        };
+        let config = ServerConfig {
+            token: default.and_then(token),
+            tenants: others.iter().map(spec).collect(),
+            ..ServerConfig::default()
+        };
+        assert_eq!(config.check(), Ok(()));
+        Tenants::start(&config, &Arc::new(ServerClock::default())).expect("starts")
+    }
+
+    fn whose(tenants: &Tenants, token: &str) -> Option<String> {
+        tenants.of_token(token).ok().map(|tenant| tenant.name().to_owned())
+    }
+
+    #[test]
+    fn a_token_says_whose_client_it_is() {
+        let known = |name: &str| Some(name.to_owned());
+        let open = tenants(None, &[]);
+        assert_eq!(whose(&open, ""), known("default"));
+        assert_eq!(whose(&open, "anything"), known("default"));
+        let one = tenants(Some("secret"), &[]);
+        assert_eq!(whose(&one, "secret"), known("default"));
+        assert_eq!(whose(&one, ""), None);
+        assert_eq!(whose(&one, "secre"), None);
+        let open = tenants(None, &[("blue", "b"), ("red", "r")]);
+        assert_eq!(whose(&open, ""), known("default"));
+        assert_eq!(whose(&open, "r"), known("red"));
+        assert_eq!(whose(&open, "anything"), None, "a mistyped token is not no token");
+        let three = tenants(Some("d"), &[("blue", "b"), ("red", "r")]);
+        let found = ["d", "b", "r", "", "x"].map(|token| whose(&three, token));
+        let expected = [known("default"), known("blue"), known("red"), None, None];
+        assert_eq!(found, expected);
+        assert_eq!(three.default().number, 0);
+        assert_eq!(three.names(), ["default", "blue", "red"]);
+    }
+
+    #[test]
+    fn engines_have_secrets_of_their_own_whatever_the_seed() {
+        let config = ServerConfig {
+            seed: Some(7),
+            tenants: vec![TenantSpec {
+                token: Some(Token::new("b").expect("a token")),
+                ..TenantSpec::new("blue")
+            }],
+            tables: ["t", "t:tenant=blue"].map(|text| text.parse().expect(text)).to_vec(),
+            ..ServerConfig::default()
+        };
+        let tenants = Tenants::start(&config, &Arc::new(ServerClock::default())).expect("starts");
+        let infos: Vec<_> =
+            tenants.engines().map(|engine| engine.open_table("t").expect("made")).collect();
+        assert_ne!(infos[0].secret, infos[1].secret);
+        assert_ne!(infos[0].hash_seed, infos[1].hash_seed);
+        let status = tenants.memory_status();
+        assert_eq!(status.limit_bytes, config.memory_bytes as u64);
+        assert_eq!(status.log_bytes + status.meta_bytes + status.free_bytes, status.limit_bytes);
+    }
+}
