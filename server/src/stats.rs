@@ -145,6 +145,7 @@ fn sum(a: Heartbeat, b: Heartbeat) -> Heartbeat {
 
 /// The engine's memory, by name.
 pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
+    let cleaning = &status.cleaning;
     [
         ("memory_limit_bytes", status.limit_bytes),
         ("memory_regions", u64::from(status.regions)),
@@ -161,6 +162,15 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_huge_bytes", status.huge_bytes),
         ("memory_huge_refused_bytes", status.huge_refused_bytes),
         ("memory_private_bytes", status.private_bytes),
+        ("cleaning_written_bytes", cleaning.written_bytes),
+        ("cleaning_moved_bytes", cleaning.moved_bytes),
+        ("cleaning_moved_entries", cleaning.moved_entries),
+        ("cleaning_expired_entries", cleaning.expired_entries),
+        ("cleaning_evicted_entries", cleaning.evicted_entries),
+        ("cleaning_segments", cleaning.segments),
+        ("cleaning_freed_bytes", cleaning.freed_bytes),
+        ("cleaning_given_up", cleaning.given_up),
+        ("cleaning_write_amplification_per_mille", cleaning.write_amplification_per_mille()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .to_vec()

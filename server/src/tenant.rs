@@ -156,6 +156,8 @@ fn make_engine(
         seed,
         split_load_percent: config.split_load_percent,
         huge_pages: config.huge_pages == HugePages::Auto,
+        cleaning: config.cleaning,
+        cleaner_thread: true,
     };
     let clock: Arc<ServerClock> = Arc::clone(clock);
     Engine::within(Arc::clone(budget), engine_config, make_memory, clock)

@@ -5,7 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
-use super::{FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest};
+use super::{
+    Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest,
+};
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
 #[derive(Clone, Default, Debug, Deserialize, Serialize)]
@@ -47,6 +49,8 @@ pub struct FileConfig {
     pub rendezvous: Option<String>,
     /// `auto` or `off`.
     pub huge_pages: Option<HugePages>,
+    /// `auto`, `aggressive` or `off`.
+    pub cleaning: Option<Cleaning>,
     /// A filter of tracing, e.g. `info`.
     pub log: Option<String>,
     /// `text` or `json`.
@@ -140,6 +144,7 @@ impl FileConfig {
             spin_us: over.spin_us.or(self.spin_us),
             rendezvous: over.rendezvous.or(self.rendezvous),
             huge_pages: over.huge_pages.or(self.huge_pages),
+            cleaning: over.cleaning.or(self.cleaning),
             log: over.log.or(self.log),
             log_format: over.log_format.or(self.log_format),
             tenant: over.tenant.or(self.tenant),
@@ -185,6 +190,7 @@ impl FileConfig {
             rendezvous_bytes: size("rendezvous", self.rendezvous, default.rendezvous_bytes)?,
             staging_loads: default.staging_loads,
             huge_pages: self.huge_pages.unwrap_or(default.huge_pages),
+            cleaning: self.cleaning.unwrap_or(default.cleaning),
             region_bytes: default.region_bytes,
             segment_bytes: default.segment_bytes,
             split_load_percent: default.split_load_percent,

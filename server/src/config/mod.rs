@@ -16,6 +16,7 @@ mod suggest;
 mod table;
 mod tenant;
 
+pub use crate::engine::Cleaning;
 pub use table::TableSpec;
 pub use tenant::{DEFAULT_TENANT, FileTenant, TENANTS_MAX, TenantSpec};
 
@@ -66,6 +67,8 @@ pub struct ServerConfig {
     pub staging_loads: bool,
     /// Whether memory is put into huge pages as it comes into use.
     pub huge_pages: HugePages,
+    /// When entries are moved together, so that memory becomes free.
+    pub cleaning: Cleaning,
     /// Length of a region; for tests.
     pub region_bytes: usize,
     /// Longest log segment; for tests.
@@ -111,6 +114,7 @@ impl Default for ServerConfig {
             rendezvous_bytes: 256 << 20,
             staging_loads: true,
             huge_pages: HugePages::Auto,
+            cleaning: Cleaning::Auto,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 78,

@@ -37,6 +37,28 @@ pub(super) fn header_at(at: Spot<'_>) -> EntryHeader {
     EntryHeader::from_words(words)
 }
 
+/// The slot that points at `addr`, from the start of the segment at `base`.
+pub(super) fn slot_of(base: Spot<'_>, hash: KeyHash, addr: LogAddr) -> Option<usize> {
+    let start = bucket_offset_bytes(hash.bucket());
+    let find = |line: &[u64]| line.iter().skip(1).position(|&word| Slot(word).addr() == Some(addr));
+    let words = base.plus(start).bucket();
+    for (n, line) in words.chunks_exact(LINE_WORDS).enumerate() {
+        if let Some(i) = find(line) {
+            return Some(start + n * LINE_BYTES + (i + 1) * 8);
+        }
+    }
+    let mut next = LineHeader(words[0]).overflow();
+    for _ in 0..TAIL_LINES {
+        let offset = tail_offset_bytes(next)?;
+        let line = base.plus(offset).line();
+        if let Some(i) = find(&line) {
+            return Some(offset + (i + 1) * 8);
+        }
+        next = LineHeader(line[0]).overflow();
+    }
+    None
+}
+
 impl Probe {
     /// Looks for `key` in its bucket of the segment at `base`.
     pub(super) fn of(pool: &Pool, base: Spot<'_>, hash: KeyHash, key: &[u8]) -> Self {

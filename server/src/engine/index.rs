@@ -8,16 +8,19 @@ use onesided_protocol::LogAddr;
 use onesided_protocol::hash::{KeyHash, top_bits};
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::layout::line::{
-    INDEX_SEGMENT_BYTES, LINE_BYTES, LineHeader, SEGMENT_SLOTS, TAIL_LINES,
+    BUCKET_BYTES, INDEX_SEGMENT_BYTES, LINE_BYTES, LineHeader, SEGMENT_SLOTS, TAIL_LINES,
+    bucket_offset_bytes,
 };
 use onesided_protocol::limits::DEPTH_MAX;
 use onesided_protocol::rpc::RpcError;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Shared;
+use super::account::Account;
 use super::bucket::Probe;
-use super::memory::Account;
+use super::memory::Pool;
 use super::meta::piece_bytes;
+use super::room::Need;
 use super::spot::Spot;
 
 const _: () = assert!(TAIL_LINES == 64, "the lines of a tail are one word of bits");
@@ -171,6 +174,14 @@ impl Index {
         }
     }
 
+    /// The bucket of a hash will be looked at soon.
+    pub(super) fn prefetch(&self, pool: &Pool, hash: KeyHash) {
+        let directory = self.directory.load();
+        let word = &directory.segments[hash.directory_index(directory.depth)];
+        let segment = self.segment(word.load(Ordering::Acquire));
+        pool.at(segment.addr).plus(bucket_offset_bytes(hash.bucket())).prefetch(BUCKET_BYTES);
+    }
+
     pub(super) fn segment(&self, number: u32) -> &Segment {
         match self.segments.get(number) {
             Some(segment) => segment,
@@ -244,7 +255,7 @@ pub(super) fn take(
     len_bytes: usize,
 ) -> Result<LogAddr, RpcError> {
     let bytes = piece_bytes(len_bytes);
-    account.take(bytes)?;
+    account.take(bytes, Need::Grow, 0)?;
     let addr = shared.meta.take(&shared.pool, bytes).inspect_err(|_| account.give(bytes))?;
     account.note_index(bytes);
     Ok(addr)

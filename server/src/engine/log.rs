@@ -4,13 +4,23 @@ use onesided_protocol::LogAddr;
 use onesided_protocol::rpc::RpcError;
 use parking_lot::Mutex;
 
-use super::memory::{Account, Pool, Use};
+use super::account::Account;
+use super::block::Use;
+use super::memory::Pool;
+use super::room::{Level, Need};
 
 /// Appends to one segment at a time, which begins with one block and grows as it fills, as long
 /// as the memory behind it is free. A sealed segment whose entries are all dead is free at once.
 #[derive(Default)]
 pub(super) struct Log {
-    active: Mutex<Option<Active>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    active: Option<Active>,
+    /// Bytes of all entries that were ever put here.
+    appended_bytes: u64,
 }
 
 struct Active {
@@ -19,34 +29,51 @@ struct Active {
     used_bytes: usize,
 }
 
+/// Who puts an entry, and what for.
+#[derive(Clone, Copy)]
+pub(super) struct Putter<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) account: &'a Account,
+    /// The table's id.
+    pub(super) owner: u32,
+    pub(super) need: Need,
+}
+
 impl Log {
-    /// Room for an entry of `len_bytes` (a multiple of 16), counted as live from now on. One that
-    /// is longer than a segment takes adjacent segments of its own.
-    pub(super) fn reserve(
-        &self,
-        pool: &Pool,
-        account: &Account,
-        owner: u32,
-        len_bytes: usize,
-    ) -> Result<LogAddr, RpcError> {
+    /// Room for an entry of `len_bytes` (a multiple of 16), counted as live from now on, and pinned
+    /// until [`Pool::unpin`]: the cleaner must not look at it before it is written. One that is
+    /// longer than a segment takes adjacent segments of its own.
+    pub(super) fn reserve(&self, by: Putter<'_>, len_bytes: usize) -> Result<LogAddr, RpcError> {
+        let Putter { pool, account, need, .. } = by;
+        if need == Need::Grow {
+            // What is left of a segment that was begun to replace entries is for that, too.
+            account.may_grow(len_bytes)?;
+            if pool.level() == Level::Full {
+                return Err(pool.refusal(len_bytes));
+            }
+        }
         if len_bytes > pool.segment_bytes() {
-            let addr = take(pool, account, owner, len_bytes)?;
-            pool.add_live(addr, len_bytes);
+            let addr = take(by, len_bytes)?;
+            pool.add_alone(addr, len_bytes);
+            self.state.lock().appended_bytes += len_bytes as u64;
             return Ok(addr);
         }
-        let mut active = self.active.lock();
-        if let Some(active) = &mut *active
-            && active.make_room(pool, account, len_bytes)
+        let mut state = self.state.lock();
+        if let Some(active) = &mut state.active
+            && active.make_room(by, len_bytes)
         {
-            return Ok(active.append(pool, len_bytes));
+            let addr = active.append(pool, len_bytes);
+            state.appended_bytes += len_bytes as u64;
+            return Ok(addr);
         }
-        let segment = take(pool, account, owner, len_bytes)?;
+        let segment = take(by, len_bytes)?;
+        state.appended_bytes += len_bytes as u64;
         pool.activate(segment);
         let segment_bytes = len_bytes.next_multiple_of(pool.block_bytes());
         let mut fresh = Active { segment, len_bytes: segment_bytes, used_bytes: 0 };
         let addr = fresh.append(pool, len_bytes);
-        if let Some(full) = active.replace(fresh) {
-            account.give(pool.seal(full.segment));
+        if let Some(full) = state.active.replace(fresh) {
+            account.give(pool.seal(full.segment, full.used_bytes));
         }
         Ok(addr)
     }
@@ -54,26 +81,33 @@ impl Log {
     /// The entry of `len_bytes` at `addr` is dead.
     #[inline]
     pub(super) fn release(pool: &Pool, account: &Account, addr: LogAddr, len_bytes: usize) {
-        account.give(pool.sub_live(addr, len_bytes));
+        account.give(pool.sub(addr, len_bytes));
     }
 
     /// Appends no more.
     pub(super) fn close(&self, pool: &Pool, account: &Account) {
-        if let Some(active) = self.active.lock().take() {
-            account.give(pool.seal(active.segment));
+        if let Some(active) = self.state.lock().active.take() {
+            account.give(pool.seal(active.segment, active.used_bytes));
         }
     }
 
     /// Bytes of the active segment that nothing was put in yet.
     pub(super) fn rest_bytes(&self) -> usize {
-        self.active.lock().as_ref().map_or(0, |active| active.len_bytes - active.used_bytes)
+        let state = self.state.lock();
+        state.active.as_ref().map_or(0, |active| active.len_bytes - active.used_bytes)
+    }
+
+    /// Bytes of all entries that were put here.
+    pub(super) fn appended_bytes(&self) -> u64 {
+        self.state.lock().appended_bytes
     }
 }
 
 impl Active {
     /// Whether an entry fits: behind the others, from the start if all are dead, or by more
     /// blocks.
-    fn make_room(&mut self, pool: &Pool, account: &Account, len_bytes: usize) -> bool {
+    fn make_room(&mut self, by: Putter<'_>, len_bytes: usize) -> bool {
+        let Putter { pool, account, need, .. } = by;
         if self.used_bytes + len_bytes > self.len_bytes && pool.is_all_dead(self.segment) {
             self.used_bytes = 0;
         }
@@ -82,10 +116,12 @@ impl Active {
         else {
             return true;
         };
-        if needed_bytes > pool.segment_bytes() || account.take(more_bytes).is_err() {
+        if needed_bytes > pool.segment_bytes()
+            || account.take(more_bytes, need, pool.segment_bytes()).is_err()
+        {
             return false;
         }
-        let longer = pool.extend(self.segment, self.len_bytes, more_bytes);
+        let longer = pool.extend(self.segment, self.len_bytes, more_bytes, need);
         match longer {
             true => self.len_bytes = needed_bytes,
             false => account.give(more_bytes),
@@ -97,13 +133,14 @@ impl Active {
         let offset = self.segment.offset_bytes() + self.used_bytes;
         let addr = LogAddr::new(self.segment.region(), offset);
         self.used_bytes += len_bytes;
-        pool.add_live(addr, len_bytes);
+        pool.add(addr, len_bytes);
         addr
     }
 }
 
-fn take(pool: &Pool, account: &Account, owner: u32, len_bytes: usize) -> Result<LogAddr, RpcError> {
+fn take(by: Putter<'_>, len_bytes: usize) -> Result<LogAddr, RpcError> {
+    let Putter { pool, account, owner, need } = by;
     let taken_bytes = len_bytes.next_multiple_of(pool.block_bytes());
-    account.take(taken_bytes)?;
-    pool.take(len_bytes, Use::Log, owner).inspect_err(|_| account.give(taken_bytes))
+    account.take(taken_bytes, need, pool.segment_bytes())?;
+    pool.take(len_bytes, Use::Log, owner, need).inspect_err(|_| account.give(taken_bytes))
 }

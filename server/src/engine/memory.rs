@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use onesided_fabric::Memory;
@@ -16,101 +16,28 @@ use onesided_protocol::limits::{REGION_BYTES, REGIONS_MAX};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
+use super::block::{Block, Sealed, Use};
 use super::budget::Budget;
 use super::catalog::Catalog;
 use super::huge::HugePages;
+use super::room::{Level, Marks, Need, Room};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
-/// Bit of [`Block::live`]: the log still appends to it. It counts like live bytes, so that the
-/// block becomes free exactly when the count reaches 0.
-const ACTIVE: u32 = 1 << 31;
 /// Shortest block: what lines and directories are aligned to.
 const BLOCK_MIN_BYTES: usize = 1 << 10;
 /// Blocks of the longest log segment: what a table's log has taken and not filled is at most a
 /// block, while long entries still find most of a segment to lie in side by side.
 const SEGMENT_BLOCKS: usize = 8;
 
-/// What a block is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub(super) enum Use {
-    Free = 0,
-    /// A segment of a log, or the first of a run of them.
-    Log = 1,
-    /// Index segments and directories.
-    Meta = 2,
-    /// Belongs to the run that begins before it.
-    RunTail = 3,
-}
-
-/// Server-private state of a block.
-struct Block {
-    /// Bytes of live entries, and [`ACTIVE`].
-    live: AtomicU32,
-    /// A [`Use`].
-    used_for: AtomicU32,
-    /// Blocks of the run that begins here; in its other blocks, how far back it begins.
-    run: AtomicU32,
-    /// Id of the table whose log it is.
-    owner: AtomicU32,
-}
+/// When this part of the memory has died, another look for something to clean is worth its time.
+const LOOK_AGAIN_PART: usize = 512;
 
 struct Region {
     memory: Arc<Memory>,
     blocks: Box<[Block]>,
     /// See [`HugePages::use_soon`].
     huge_asked: AtomicU64,
-}
-
-/// What a table may take and has taken.
-#[derive(Debug, Default)]
-pub(super) struct Account {
-    /// Bytes, 0 = no limit of its own.
-    pub(super) quota_bytes: AtomicU64,
-    /// Bytes of log segments, index segments and directories.
-    taken_bytes: AtomicU64,
-    /// Bytes of index segments and directories among them.
-    index_bytes: AtomicU64,
-}
-
-impl Account {
-    /// Counts `more` bytes as taken, unless that would exceed the quota.
-    pub(super) fn take(&self, more: usize) -> Result<(), RpcError> {
-        let more = more as u64;
-        let quota = self.quota_bytes.load(Ordering::Relaxed);
-        let before = self.taken_bytes.fetch_add(more, Ordering::Relaxed);
-        if quota == 0 || before + more <= quota {
-            return Ok(());
-        }
-        self.taken_bytes.fetch_sub(more, Ordering::Relaxed);
-        let text = format!(
-            "the table's quota of {quota} bytes is used up ({before} bytes in use, {more} more \
-             needed); nothing was changed: raise the quota or delete keys"
-        );
-        Err(RpcError::new(ErrorCode::OutOfMemory, text))
-    }
-
-    /// Counts bytes as given back.
-    pub(super) fn give(&self, bytes: usize) {
-        if bytes > 0 {
-            self.taken_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// Says that bytes taken are the index's.
-    pub(super) fn note_index(&self, bytes: usize) {
-        self.index_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// Says that bytes given back were the index's.
-    pub(super) fn unnote_index(&self, bytes: usize) {
-        self.index_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn index_bytes(&self) -> u64 {
-        self.index_bytes.load(Ordering::Relaxed)
-    }
 }
 
 /// Bytes of blocks by use.
@@ -133,6 +60,10 @@ pub(super) struct Pool {
     region_blocks: usize,
     limit_bytes: usize,
     budget: Arc<Budget>,
+    marks: Marks,
+    room: Room,
+    /// Segments sealed so far.
+    sealed: AtomicU64,
     free: Mutex<FreeBlocks>,
 }
 
@@ -188,6 +119,9 @@ impl Pool {
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
             budget,
+            marks: Marks::new(segment_bytes / block_bytes, block_bytes),
+            room: Room::default(),
+            sealed: AtomicU64::new(0),
             free: Mutex::new(FreeBlocks { made: 1, ..FreeBlocks::default() }),
         })
     }
@@ -237,11 +171,7 @@ impl Pool {
     #[inline]
     fn run_start(&self, addr: LogAddr) -> usize {
         let index = addr.offset_bytes() / self.block_bytes;
-        let block = &self.region(addr.region()).blocks[index];
-        match block.used_for.load(Ordering::Relaxed) == Use::RunTail as u32 {
-            true => index - block.run.load(Ordering::Relaxed) as usize,
-            false => index,
-        }
+        index - self.region(addr.region()).blocks[index].back()
     }
 
     fn number(&self, region: u32, block: usize) -> u32 {
@@ -254,12 +184,14 @@ impl Pool {
         LogAddr::new(region, block * self.block_bytes)
     }
 
-    /// Takes adjacent blocks of at least `len_bytes` in one region.
+    /// Takes adjacent blocks of at least `len_bytes` in one region, if enough stays free beside
+    /// them.
     pub(super) fn take(
         &self,
         len_bytes: usize,
         use_: Use,
         owner: u32,
+        need: Need,
     ) -> Result<LogAddr, RpcError> {
         let blocks = len_bytes.div_ceil(self.block_bytes).max(1);
         if blocks > self.region_blocks {
@@ -267,11 +199,10 @@ impl Pool {
             return Err(RpcError::new(ErrorCode::TooLarge, text));
         }
         let mut free = self.free.lock();
-        let first = match self.find(&free, blocks) {
-            Some(first) => first,
-            None => {
-                self.make_regions(&mut free, blocks)?;
-                self.find(&free, blocks).ok_or_else(|| self.full(&free, len_bytes))?
+        let first = loop {
+            match self.find(&free, blocks, need) {
+                Some(first) => break first,
+                None => self.make_regions(&mut free, blocks)?,
             }
         };
         let addr = self.addr(first);
@@ -279,18 +210,44 @@ impl Pool {
         Ok(addr)
     }
 
+    /// Whether so many bytes in a row could be taken now.
+    pub(super) fn has_room(&self, len_bytes: usize, need: Need) -> bool {
+        let blocks = len_bytes.div_ceil(self.block_bytes).max(1);
+        let free = self.free.lock();
+        self.left_bytes(&free) >= blocks * self.block_bytes
+            || self.find(&free, blocks, need).is_some()
+    }
+
+    /// Whether so much died since a look for something to clean found nothing that another one is
+    /// worth its time.
+    pub(super) fn has_changed(&self) -> bool {
+        self.room.has_died((self.limit_bytes / LOOK_AGAIN_PART) as u64)
+    }
+
+    /// A look for something to clean found nothing.
+    pub(super) fn nothing_to_gain(&self) {
+        self.room.nothing_to_gain();
+    }
+
     /// Lengthens the log segment at `addr` by `more_bytes`, a multiple of a block, if the blocks
     /// behind its `len_bytes` are free. The caller is the one that appends to it.
-    pub(super) fn extend(&self, addr: LogAddr, len_bytes: usize, more_bytes: usize) -> bool {
+    pub(super) fn extend(
+        &self,
+        addr: LogAddr,
+        len_bytes: usize,
+        more_bytes: usize,
+        need: Need,
+    ) -> bool {
         let (old, more) = (len_bytes / self.block_bytes, more_bytes / self.block_bytes);
         let index = addr.offset_bytes() / self.block_bytes;
         let first = self.number(addr.region(), index + old);
         let mut free = self.free.lock();
-        let fits = index + old + more <= self.region_blocks;
+        let fits =
+            index + old + more <= self.region_blocks && self.leaves_enough(&free, more, need);
         if !fits || !(first..first + more as u32).all(|number| free.numbers.contains(&number)) {
             return false;
         }
-        let owner = self.block_of(addr).owner.load(Ordering::Relaxed);
+        let owner = self.block_of(addr).owner();
         self.occupy(&mut free, addr, old..old + more, Use::Log, owner);
         true
     }
@@ -306,25 +263,40 @@ impl Pool {
     ) {
         let region = self.region(addr.region());
         let index = addr.offset_bytes() / self.block_bytes;
-        region.blocks[index].run.store(part.end as u32, Ordering::Relaxed);
+        region.blocks[index].set_run(part.end);
         let start_bytes = (index + part.start) * self.block_bytes;
         let len_bytes = part.len() * self.block_bytes;
         self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
         for i in part {
-            let block = &region.blocks[index + i];
             free.numbers.remove(&self.number(addr.region(), index + i));
-            block.owner.store(owner, Ordering::Relaxed);
-            block.live.store(0, Ordering::Relaxed);
-            let use_ = if i == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
-            block.used_for.store(use_ as u32, Ordering::Relaxed);
-            if i > 0 {
-                block.run.store(i as u32, Ordering::Relaxed);
-            }
+            region.blocks[index + i].occupy(i, use_, owner);
         }
+        self.note_level(free);
     }
 
-    /// The first of so many free blocks in a row, in one region.
-    fn find(&self, free: &FreeBlocks, blocks: usize) -> Option<u32> {
+    /// Whether as much stays free without `blocks` as this need has to leave to others.
+    fn leaves_enough(&self, free: &FreeBlocks, blocks: usize, need: Need) -> bool {
+        free.numbers.len() >= blocks + self.marks.floor(need, free.made_bytes / self.block_bytes)
+    }
+
+    /// Says how much room there is: whoever changes the number of free blocks calls it.
+    fn note_level(&self, free: &FreeBlocks) {
+        let made_blocks = free.made_bytes / self.block_bytes;
+        let grows = self.left_bytes(free) > 0;
+        self.room.set(self.marks.level(free.numbers.len(), made_blocks, grows));
+    }
+
+    /// How much room there is.
+    #[inline]
+    pub(super) fn level(&self) -> Level {
+        self.room.get()
+    }
+
+    /// The first of so many free blocks in a row, in one region, if they may be taken.
+    fn find(&self, free: &FreeBlocks, blocks: usize, need: Need) -> Option<u32> {
+        if !self.leaves_enough(free, blocks, need) {
+            return None;
+        }
         let (mut row, mut next) = (0, 0);
         for &number in &free.numbers {
             let goes_on = number == next && number % self.region_blocks as u32 != 0;
@@ -354,14 +326,8 @@ impl Pool {
             );
             RpcError::new(ErrorCode::OutOfMemory, text)
         })?;
-        let block = || Block {
-            live: AtomicU32::new(0),
-            used_for: AtomicU32::new(Use::Free as u32),
-            run: AtomicU32::new(0),
-            owner: AtomicU32::new(0),
-        };
         let count = len_bytes / self.block_bytes;
-        let blocks = (0..count).map(|_| block()).collect();
+        let blocks = (0..count).map(|_| Block::default()).collect();
         let memory = Arc::new(memory);
         let region = Region { memory, blocks, huge_asked: AtomicU64::new(0) };
         let made = self.regions[id as usize].set(region);
@@ -370,6 +336,7 @@ impl Pool {
         free.made_bytes += len_bytes;
         free.made += 1;
         self.catalog.add_region(id, len_bytes);
+        self.note_level(free);
         Ok(())
     }
 
@@ -394,34 +361,69 @@ impl Pool {
         RpcError::new(ErrorCode::OutOfMemory, text)
     }
 
-    /// Marks a block as the one that the log appends to.
+    /// The refusal of an entry of `len_bytes`.
+    pub(super) fn refusal(&self, len_bytes: usize) -> RpcError {
+        self.full(&self.free.lock(), len_bytes)
+    }
+
+    /// Marks a segment as the one that the log appends to.
     pub(super) fn activate(&self, addr: LogAddr) {
-        self.block_of(addr).live.fetch_or(ACTIVE, Ordering::Relaxed);
+        self.block_of(addr).activate();
     }
 
-    /// Counts `bytes` of an entry at `addr` as live.
+    /// An entry of `bytes` is being written at `addr`: live, and nobody cleans there until
+    /// [`Self::unpin`].
     #[inline]
-    pub(super) fn add_live(&self, addr: LogAddr, bytes: usize) {
-        self.block_of(addr).live.fetch_add(bytes as u32, Ordering::Relaxed);
+    pub(super) fn add(&self, addr: LogAddr, bytes: usize) {
+        self.block_of(addr).add(bytes);
     }
 
-    /// Whether nothing in the active block at `addr` is live.
+    /// As [`Self::add`], for an entry that has the run to itself.
+    pub(super) fn add_alone(&self, addr: LogAddr, bytes: usize) {
+        let block = self.block_of(addr);
+        block.close(bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
+        block.add(bytes);
+    }
+
+    /// Whether nothing in the active segment at `addr` is live or being written.
     pub(super) fn is_all_dead(&self, addr: LogAddr) -> bool {
-        self.block_of(addr).live.load(Ordering::Acquire) == ACTIVE
+        self.block_of(addr).is_all_dead()
     }
 
     /// Counts `bytes` of an entry at `addr` as dead. Gives the bytes of the blocks that became
     /// free by it, or 0.
     #[inline]
-    pub(super) fn sub_live(&self, addr: LogAddr, bytes: usize) -> usize {
-        let before = self.block_of(addr).live.fetch_sub(bytes as u32, Ordering::AcqRel);
-        if before == bytes as u32 { self.give(addr) } else { 0 }
+    pub(super) fn sub(&self, addr: LogAddr, bytes: usize) -> usize {
+        self.room.note_dead(bytes);
+        if self.block_of(addr).sub(bytes) { self.give(addr) } else { 0 }
     }
 
-    /// The log appends no more to the block. Gives the bytes that became free by it, or 0.
-    pub(super) fn seal(&self, addr: LogAddr) -> usize {
-        let before = self.block_of(addr).live.fetch_sub(ACTIVE, Ordering::AcqRel);
-        if before == ACTIVE { self.give(addr) } else { 0 }
+    /// What was to be done at `addr` is done. Gives the bytes that became free by it, or 0.
+    #[inline]
+    pub(super) fn unpin(&self, addr: LogAddr) -> usize {
+        if self.block_of(addr).unpin() { self.give(addr) } else { 0 }
+    }
+
+    /// The log, which has put entries into `used_bytes` of the segment, appends no more to it.
+    /// Gives the bytes that became free by it, or 0.
+    pub(super) fn seal(&self, addr: LogAddr, used_bytes: usize) -> usize {
+        let block = self.block_of(addr);
+        block.close(used_bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
+        if block.seal() { self.give(addr) } else { 0 }
+    }
+
+    /// Pins a sealed segment for the cleaner; see [`Block::pin`].
+    pub(super) fn pin(&self, addr: LogAddr) -> Option<Sealed> {
+        self.block_of(addr).pin()
+    }
+
+    /// All sealed segments that hold something live, each as it was at some moment.
+    pub(super) fn sealed(&self) -> impl Iterator<Item = (LogAddr, Sealed)> {
+        let regions = (0..).zip(&self.regions).filter_map(|(id, region)| Some((id, region.get()?)));
+        regions.flat_map(|(id, region)| {
+            let blocks = (0..).step_by(self.block_bytes).zip(&region.blocks);
+            blocks.filter_map(move |(at, block)| Some((LogAddr::new(id, at), block.sealed()?)))
+        })
     }
 
     /// Gives back the run that the block of `addr` belongs to, and says its bytes.
@@ -429,11 +431,12 @@ impl Pool {
         let region = self.region(addr.region());
         let index = self.run_start(addr);
         let mut free = self.free.lock();
-        let run = region.blocks[index].run.load(Ordering::Relaxed) as usize;
+        let run = region.blocks[index].run();
         for i in index..index + run {
-            region.blocks[i].used_for.store(Use::Free as u32, Ordering::Relaxed);
+            region.blocks[i].free();
             free.numbers.insert(self.number(addr.region(), i));
         }
+        self.note_level(&free);
         run * self.block_bytes
     }
 
@@ -445,7 +448,11 @@ impl Pool {
 
     /// Bytes of the regions that may still be made.
     pub(super) fn unmade_bytes(&self) -> usize {
-        let left_bytes = self.limit_bytes - self.made().1;
+        self.left_bytes(&self.free.lock())
+    }
+
+    fn left_bytes(&self, free: &FreeBlocks) -> usize {
+        let left_bytes = self.limit_bytes - free.made_bytes;
         left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
     }
 
@@ -485,14 +492,7 @@ impl Pool {
     fn each_block(&self, mut each: impl FnMut(u32, Use, u64)) {
         let blocks = self.regions.iter().filter_map(OnceLock::get).flat_map(|r| &r.blocks);
         for block in blocks {
-            let used = match block.used_for.load(Ordering::Relaxed) {
-                used if used == Use::Free as u32 => Use::Free,
-                used if used == Use::Meta as u32 => Use::Meta,
-                used if used == Use::RunTail as u32 => Use::RunTail,
-                _ => Use::Log,
-            };
-            let live = block.live.load(Ordering::Relaxed) & !ACTIVE;
-            each(block.owner.load(Ordering::Relaxed), used, u64::from(live));
+            each(block.owner(), block.used_for(), block.live_bytes());
         }
     }
 }

@@ -9,7 +9,9 @@ use onesided_protocol::layout::line::LINE_BYTES;
 use onesided_protocol::rpc::RpcError;
 use parking_lot::Mutex;
 
-use super::memory::{Pool, Use};
+use super::block::Use;
+use super::memory::Pool;
+use super::room::Need;
 
 /// What is taken from the pool at a time, if there is room: 15 index segments, with 4 KiB left.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -52,7 +54,7 @@ fn take_chunk(pool: &Pool, piece_bytes: usize) -> Result<(LogAddr, usize), RpcEr
     let pieces = CHUNK_BYTES.min(pool.limit_bytes() / CHUNK_PART) / piece_bytes;
     let take = |pieces: usize| {
         let len_bytes = (pieces * piece_bytes).next_multiple_of(pool.block_bytes());
-        Ok((pool.take(len_bytes, Use::Meta, 0)?, len_bytes))
+        Ok((pool.take(len_bytes, Use::Meta, 0, Need::Grow)?, len_bytes))
     };
     if pieces > 1
         && let Ok(chunk) = take(pieces)

@@ -5,14 +5,19 @@
 //! [`Engine::tick`] now and then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions
 //! have ended.
 //!
-//! Locks, in the order in which one thread may take them: the names of tables; one index
+//! Locks, in the order in which one thread may take them: the names of tables; the cleaner's
+//! work; the tables that it knows; one index
 //! segment, and the one that it is being split into; the directory of an index; a log; the
 //! metadata pieces; the free blocks; the budget.
 
+mod account;
+mod block;
 mod bucket;
 mod budget;
 mod catalog;
 mod change;
+mod clean;
+mod evict;
 mod expire;
 mod huge;
 mod index;
@@ -20,6 +25,7 @@ mod log;
 mod memory;
 mod meta;
 mod publish;
+mod room;
 mod split;
 mod spot;
 mod status;
@@ -40,10 +46,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 pub use budget::Budget;
+pub use clean::{Cleaning, CleaningStatus};
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 
 use catalog::Catalog;
+use clean::{Cleaner, CleanerThread};
 use memory::Pool;
 use meta::Meta;
 use tables::Tables;
@@ -66,6 +74,11 @@ pub struct EngineConfig {
     pub split_load_percent: u8,
     /// Whether to try for huge pages, by a thread of the engine's own.
     pub huge_pages: bool,
+    /// When entries are moved together, so that segments become free.
+    pub cleaning: Cleaning,
+    /// Whether a thread of the engine's own does that; without it whoever writes does, when room
+    /// is short, and [`Engine::clean`].
+    pub cleaner_thread: bool,
 }
 
 impl Default for EngineConfig {
@@ -78,6 +91,8 @@ impl Default for EngineConfig {
             seed: 0,
             split_load_percent: 78,
             huge_pages: false,
+            cleaning: Cleaning::Auto,
+            cleaner_thread: false,
         }
     }
 }
@@ -122,6 +137,7 @@ pub(crate) struct Shared {
     append_numbers: AtomicU64,
     value_max_bytes: usize,
     split_load_percent: u8,
+    cleaner: Cleaner,
 }
 
 /// The engine of one tenant in one server life.
@@ -131,6 +147,7 @@ pub struct Engine {
     /// By id, ascending: for the hot path.
     by_id: ArcSwap<Vec<Arc<Table>>>,
     tables: Mutex<Tables>,
+    _cleaner: Option<CleanerThread>,
 }
 
 impl Engine {
@@ -169,9 +186,15 @@ impl Engine {
             append_numbers: AtomicU64::new(1),
             value_max_bytes: config.value_max_bytes,
             split_load_percent: config.split_load_percent,
+            cleaner: Cleaner::new(config.cleaning),
         });
         let tables = Mutex::new(Tables::new(random));
-        let engine = Self { incarnation, shared, by_id: ArcSwap::default(), tables };
+        let cleaner = match config.cleaner_thread && config.cleaning != Cleaning::Off {
+            true => Some(CleanerThread::start(&shared).map_err(EngineError::Thread)?),
+            false => None,
+        };
+        let by_id = ArcSwap::default();
+        let engine = Self { incarnation, shared, by_id, tables, _cleaner: cleaner };
         engine.tick();
         Ok(Arc::new(engine))
     }

@@ -22,9 +22,10 @@ use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use super::Shared;
+use super::account::Account;
 use super::bucket::header_at;
 use super::index::{Directory, Index, Segment, SegmentState, give, header_places, take};
-use super::memory::{Account, Pool};
+use super::memory::Pool;
 use super::spot::Spot;
 
 const SEGMENT_WORDS: usize = INDEX_SEGMENT_BYTES / 8;

@@ -1,5 +1,7 @@
 //! Where the memory is.
 
+use super::clean::CleaningStatus;
+use super::log::Log;
 use super::{Budget, Engine};
 
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
@@ -38,6 +40,8 @@ pub struct MemoryStatus {
     pub huge_refused_bytes: u64,
     /// Server-private state of indexes, about.
     pub private_bytes: u64,
+    /// What cleaning has done.
+    pub cleaning: CleaningStatus,
 }
 
 impl MemoryStatus {
@@ -60,6 +64,7 @@ impl MemoryStatus {
             sum.huge_bytes += part.huge_bytes;
             sum.huge_refused_bytes += part.huge_refused_bytes;
             sum.private_bytes += part.private_bytes;
+            sum.cleaning = sum.cleaning.and(&part.cleaning);
         }
         sum.free_bytes += sum.unmade_bytes;
         sum.limit_bytes = sum.region_bytes + sum.unmade_bytes;
@@ -76,7 +81,8 @@ impl Engine {
         let totals = pool.totals();
         let (huge_bytes, huge_refused_bytes) = pool.huge_bytes();
         let tables = self.by_id.load_full();
-        let rest: usize = tables.iter().map(|table| table.log.rest_bytes()).sum();
+        let rest: usize =
+            tables.iter().flat_map(|table| [&table.log, &table.kept]).map(Log::rest_bytes).sum();
         let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
         let unmade_bytes = pool.unmade_bytes();
         MemoryStatus {
@@ -96,6 +102,7 @@ impl Engine {
             huge_bytes,
             huge_refused_bytes,
             private_bytes: private as u64,
+            cleaning: self.cleaning_status(),
         }
     }
 }

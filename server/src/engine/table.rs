@@ -7,20 +7,24 @@ use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
+use onesided_protocol::layout::line::INDEX_SEGMENT_BYTES;
 use onesided_protocol::layout::state::Death;
 use onesided_protocol::limits::{DEPTH_MAX, KEY_MAX_BYTES};
 use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
 use parking_lot::MutexGuard;
 
 use super::Shared;
+use super::account::Account;
 use super::bucket::{Hit, Probe};
 use super::change::{Change, Decision, Put};
 use super::index::{Index, Segment, SegmentState};
-use super::log::Log;
-use super::memory::Account;
+use super::log::{Log, Putter};
 use super::publish::{self, Draft, Pending};
+use super::room::Need;
 use super::spot::Spot;
 
+/// How often a write without room makes room before it is refused: others may take it.
+const ROOM_ATTEMPTS: usize = 8;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// What is stored under a key, its value apart.
@@ -50,7 +54,10 @@ pub struct Table {
     pub(super) shared: Arc<Shared>,
     pub(super) account: Account,
     pub(super) index: Index,
+    /// What is written.
     pub(super) log: Log,
+    /// What the cleaner copies: it has lived long, and will longer than what is written now.
+    pub(super) kept: Log,
     default_ttl_s: AtomicU32,
     /// The greatest version given so far.
     greatest_version: AtomicU64,
@@ -61,6 +68,25 @@ pub struct Table {
     pub(super) next_expired: AtomicUsize,
     /// When the whole table was last gone through because memory was full.
     pub(super) full_round_ns: AtomicU64,
+}
+
+/// An entry that was written where nobody cleans until [`Table::settle`].
+pub(super) struct Fresh<'a> {
+    pub(super) pending: Pending<'a>,
+    addr: LogAddr,
+}
+
+/// Why nothing was written.
+pub(super) struct Refused {
+    pub(super) error: RpcError,
+    /// If memory was short: of so many bytes in a row, for this.
+    pub(super) wanted: (usize, Need),
+}
+
+impl From<RpcError> for Refused {
+    fn from(error: RpcError) -> Self {
+        Self { error, wanted: (0, Need::Grow) }
+    }
 }
 
 /// A locked segment and what a look for a key in it found.
@@ -91,6 +117,7 @@ impl Table {
             account,
             index,
             log: Log::default(),
+            kept: Log::default(),
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
             greatest_version: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
@@ -189,12 +216,14 @@ impl Table {
         let mut found = self.find(key)?;
         let Some(hit) = self.drop_expired(&mut found) else { return Ok(false) };
         let mut value = Vec::new();
-        read_value(self.shared.pool.at(hit.addr), &hit.header, &mut value);
-        let (fresh, _) = self.append_entry(hit.header, key, &value)?;
+        let at = self.shared.pool.at(hit.addr);
+        read_value(at, &hit.header, &mut value);
+        let fresh = self.append_entry(&self.log, Need::Replace, hit.header, key, &value)?;
         let slot = found.base.plus(hit.slot_bytes);
         let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.relocate(self.shared.pool.at(hit.addr), slot, fingerprint);
-        self.release(hit);
+        fresh.pending.relocate(at, slot, fingerprint);
+        self.release(hit.addr, &hit.header);
+        self.settle(&fresh);
         Ok(true)
     }
 
@@ -204,18 +233,27 @@ impl Table {
         key: &[u8],
         change: &mut impl Change,
     ) -> Result<Option<u64>, RpcError> {
-        match self.try_write(key, change) {
-            Err(error) if error.code == ErrorCode::OutOfMemory && self.expire_for_room() => {
-                self.try_write(key, change)
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.try_write(key, change) {
+                Err(refused) if refused.error.code == ErrorCode::OutOfMemory => {
+                    if !self.make_room(refused.wanted) {
+                        return Err(refused.error);
+                    }
+                }
+                Err(refused) => return Err(refused.error),
+                Ok(version) => {
+                    self.help_to_clean(key.len() + change.value().len());
+                    return Ok(version);
+                }
             }
-            outcome => outcome,
         }
+        self.try_write(key, change).map_err(|refused| refused.error)
     }
 
-    fn try_write(&self, key: &[u8], change: &mut impl Change) -> Result<Option<u64>, RpcError> {
+    fn try_write(&self, key: &[u8], change: &mut impl Change) -> Result<Option<u64>, Refused> {
         if key.len() > KEY_MAX_BYTES {
             let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
-            return Err(RpcError::new(ErrorCode::TooLarge, text));
+            return Err(RpcError::new(ErrorCode::TooLarge, text).into());
         }
         // Every look but the last ends in a split.
         for _ in 0..=2 * u32::from(DEPTH_MAX) {
@@ -237,7 +275,7 @@ impl Table {
         }
         let text = "one bucket of the index stays full however often it is split; \
                     nothing was changed: delete keys or use another table";
-        Err(RpcError::new(ErrorCode::IndexFull, text))
+        Err(RpcError::new(ErrorCode::IndexFull, text).into())
     }
 
     fn replace(
@@ -247,16 +285,22 @@ impl Table {
         mut header: EntryHeader,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Option<u64>, RpcError> {
+    ) -> Result<Option<u64>, Refused> {
         header.version = hit.header.version + 1;
-        let (fresh, _) = self.append_entry(header, key, value)?;
+        let longer = header.padded_bytes() > hit.header.padded_bytes();
+        let need = if longer { Need::Grow } else { Need::Replace };
+        let wanted = (header.padded_bytes(), need);
+        let fresh = self
+            .append_entry(&self.log, need, header, key, value)
+            .map_err(|error| Refused { error, wanted })?;
         if header.version > self.greatest_version.load(Ordering::Relaxed) {
             self.greatest_version.fetch_max(header.version, Ordering::Relaxed);
         }
         let slot = found.base.plus(hit.slot_bytes);
         let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.update(self.shared.pool.at(hit.addr), slot, fingerprint);
-        self.release(hit);
+        fresh.pending.update(self.shared.pool.at(hit.addr), slot, fingerprint);
+        self.release(hit.addr, &hit.header);
+        self.settle(&fresh);
         Ok(Some(header.version))
     }
 
@@ -267,31 +311,47 @@ impl Table {
         mut header: EntryHeader,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Option<u64>, RpcError> {
+    ) -> Result<Option<u64>, Refused> {
         let Found { segment, state, base, probe } = found;
-        let room = self.index.make_room(&self.shared, &self.account, segment, state, probe)?;
+        let of_index = |error| Refused { error, wanted: (INDEX_SEGMENT_BYTES, Need::Grow) };
+        let room = self
+            .index
+            .make_room(&self.shared, &self.account, segment, state, probe)
+            .map_err(of_index)?;
         let Some(slot_bytes) = room else { return Ok(None) };
         header.version = self.new_version();
-        let (fresh, _) = self.append_entry(header, key, value)?;
+        let wanted = (header.padded_bytes(), Need::Grow);
+        let fresh = self
+            .append_entry(&self.log, Need::Grow, header, key, value)
+            .map_err(|error| Refused { error, wanted })?;
         let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.insert(base.plus(slot_bytes), fingerprint);
+        fresh.pending.insert(base.plus(slot_bytes), fingerprint);
         state.count += 1;
+        self.settle(&fresh);
         Ok(Some(header.version))
     }
 
-    /// Step 1: an entry, pending, that nothing points at.
-    fn append_entry(
+    /// Step 1: an entry, pending, that nothing points at, in one of the table's logs.
+    pub(super) fn append_entry(
         &self,
+        log: &Log,
+        need: Need,
         header: EntryHeader,
         key: &[u8],
         value: &[u8],
-    ) -> Result<(Pending<'_>, LogAddr), RpcError> {
+    ) -> Result<Fresh<'_>, RpcError> {
         let Shared { pool, append_numbers, .. } = &*self.shared;
-        let addr = self.log.reserve(pool, &self.account, self.id, header.padded_bytes())?;
+        let putter = Putter { pool, account: &self.account, owner: self.id, need };
+        let addr = log.reserve(putter, header.padded_bytes())?;
         let append_number =
             if header.is_large() { append_numbers.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let draft = Draft { header, append_number, key, value };
-        Ok((publish::write(pool.at(addr), addr, self.secret, &draft), addr))
+        Ok(Fresh { pending: publish::write(pool.at(addr), addr, self.secret, &draft), addr })
+    }
+
+    /// The entry is where it belongs: from now on the cleaner may look at it.
+    pub(super) fn settle(&self, fresh: &Fresh<'_>) {
+        self.account.give(self.shared.pool.unpin(fresh.addr));
     }
 
     /// The header of a new entry, its version apart.
@@ -360,11 +420,11 @@ impl Table {
         publish::remove(self.shared.pool.at(hit.addr), slot, reason);
         found.probe.hit = None;
         found.state.count -= 1;
-        self.release(hit);
+        self.release(hit.addr, &hit.header);
     }
 
-    fn release(&self, hit: Hit) {
-        Log::release(&self.shared.pool, &self.account, hit.addr, hit.header.padded_bytes());
+    pub(super) fn release(&self, addr: LogAddr, header: &EntryHeader) {
+        Log::release(&self.shared.pool, &self.account, addr, header.padded_bytes());
     }
 
     /// Greater than every version this table has given.

@@ -16,6 +16,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::bucket::header_at;
+use super::clean::count;
 use super::index::{Segment, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
@@ -218,6 +219,7 @@ impl Engine {
     fn list_by_id(&self, tables: &Tables) {
         let mut by_id: Vec<_> = tables.by_name.values().cloned().collect();
         by_id.sort_by_key(|table| table.id());
+        self.shared.cleaner.know(&by_id);
         self.by_id.store(Arc::new(by_id));
     }
 }
@@ -228,6 +230,8 @@ impl Table {
         self.dropped.store(true, Ordering::Release);
         self.index.segments().for_each(|segment| self.end_segment(segment));
         self.log.close(&self.shared.pool, &self.account);
+        self.kept.close(&self.shared.pool, &self.account);
+        count(&self.shared.cleaner.counts.written_before_bytes, self.log.appended_bytes());
     }
 
     fn end_segment(&self, segment: &Segment) {

@@ -1,0 +1,84 @@
+//! What a table has taken of the memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+use super::room::Need;
+
+/// What a table may take and has taken.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Bytes, 0 = no limit of its own.
+    pub(super) quota_bytes: AtomicU64,
+    /// Bytes of log segments, index segments and directories.
+    taken_bytes: AtomicU64,
+    /// Bytes of index segments and directories among them.
+    index_bytes: AtomicU64,
+}
+
+impl Account {
+    /// Counts `more` bytes as taken, unless that would exceed the quota: what replaces an entry
+    /// may exceed it by `spare_bytes`, what the cleaner copies by any number.
+    pub(super) fn take(&self, more: usize, need: Need, spare_bytes: usize) -> Result<(), RpcError> {
+        let more = more as u64;
+        let before = self.taken_bytes.fetch_add(more, Ordering::Relaxed);
+        let quota = self.quota_bytes.load(Ordering::Relaxed);
+        let limit = match need {
+            _ if quota == 0 => u64::MAX,
+            Need::Grow => quota,
+            Need::Replace => quota.saturating_add(spare_bytes as u64),
+            Need::Clean => u64::MAX,
+        };
+        if before + more <= limit {
+            return Ok(());
+        }
+        self.taken_bytes.fetch_sub(more, Ordering::Relaxed);
+        Err(refusal(quota, before, more))
+    }
+
+    /// Whether `more` bytes would be refused.
+    pub(super) fn is_over(&self, more: usize, need: Need, spare_bytes: usize) -> bool {
+        let taken = self.take(more, need, spare_bytes).map(|()| self.give(more));
+        taken.is_err() || need == Need::Grow && self.may_grow(0).is_err()
+    }
+
+    /// Refuses to put more into what is taken, if that exceeds the quota already.
+    pub(super) fn may_grow(&self, more: usize) -> Result<(), RpcError> {
+        let quota = self.quota_bytes.load(Ordering::Relaxed);
+        let taken = self.taken_bytes.load(Ordering::Relaxed);
+        if quota == 0 || taken <= quota {
+            return Ok(());
+        }
+        Err(refusal(quota, taken, more as u64))
+    }
+
+    /// Counts bytes as given back.
+    pub(super) fn give(&self, bytes: usize) {
+        if bytes > 0 {
+            self.taken_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that bytes taken are the index's.
+    pub(super) fn note_index(&self, bytes: usize) {
+        self.index_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Says that bytes given back were the index's.
+    pub(super) fn unnote_index(&self, bytes: usize) {
+        self.index_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn index_bytes(&self) -> u64 {
+        self.index_bytes.load(Ordering::Relaxed)
+    }
+}
+
+fn refusal(quota: u64, taken: u64, more: u64) -> RpcError {
+    let text = format!(
+        "the table's quota of {quota} bytes is used up ({taken} bytes in use, {more} more needed); \
+         nothing was changed: raise the quota or delete keys"
+    );
+    RpcError::new(ErrorCode::OutOfMemory, text)
+}

@@ -1,0 +1,184 @@
+//! What the server knows of a block, beside its bytes.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bit of [`Block::holds`]: the log still appends to it.
+const ACTIVE: u64 = 1 << 63;
+/// Somebody is at work in the run that begins here.
+const PIN: u64 = 1 << 32;
+/// Bits of live bytes.
+const LIVE: u64 = PIN - 1;
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Use {
+    Free = 0,
+    /// A segment of a log, or the first of a run of them.
+    Log = 1,
+    /// Index segments and directories.
+    Meta = 2,
+    /// Belongs to the run that begins before it.
+    RunTail = 3,
+}
+
+/// Server-private state of a block. Of a run all but `used_for` and `run` is in the first one's.
+#[derive(Default)]
+pub(super) struct Block {
+    /// What keeps the run from being free: bytes of live entries; above them pins, one for each
+    /// entry that is being written, and one of the cleaner; [`ACTIVE`]. It becomes free exactly
+    /// when this becomes 0.
+    holds: AtomicU64,
+    /// A [`Use`].
+    used_for: AtomicU32,
+    /// Blocks of the run that begins here; in its other blocks, how far back it begins.
+    run: AtomicU32,
+    /// Id of the table whose log it is.
+    owner: AtomicU32,
+    /// Bytes that entries were put into, live or dead: set when nothing is appended any more.
+    used_bytes: AtomicU32,
+    /// The order in which segments were sealed.
+    sealed_as: AtomicU64,
+}
+
+/// A log segment that nothing is appended to, pinned or at some moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sealed {
+    pub(super) owner: u32,
+    pub(super) blocks: usize,
+    pub(super) used_bytes: usize,
+    pub(super) live_bytes: usize,
+    /// The smaller, the older.
+    pub(super) sealed_as: u64,
+}
+
+impl Block {
+    pub(super) fn used_for(&self) -> Use {
+        match self.used_for.load(Ordering::Relaxed) {
+            used if used == Use::Free as u32 => Use::Free,
+            used if used == Use::Meta as u32 => Use::Meta,
+            used if used == Use::RunTail as u32 => Use::RunTail,
+            _ => Use::Log,
+        }
+    }
+
+    /// Blocks of the run that begins here.
+    pub(super) fn run(&self) -> usize {
+        self.run.load(Ordering::Relaxed) as usize
+    }
+
+    /// How many blocks before this one its run begins.
+    #[inline]
+    pub(super) fn back(&self) -> usize {
+        match self.used_for.load(Ordering::Relaxed) == Use::RunTail as u32 {
+            true => self.run.load(Ordering::Relaxed) as usize,
+            false => 0,
+        }
+    }
+
+    pub(super) fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.holds.load(Ordering::Relaxed) & LIVE
+    }
+
+    /// It is block `at` of a run, from now on.
+    pub(super) fn occupy(&self, at: usize, use_: Use, owner: u32) {
+        self.owner.store(owner, Ordering::Relaxed);
+        self.holds.store(0, Ordering::Relaxed);
+        let use_ = if at == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
+        self.used_for.store(use_ as u32, Ordering::Relaxed);
+        if at > 0 {
+            self.run.store(at as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The run that begins here has so many blocks.
+    pub(super) fn set_run(&self, blocks: usize) {
+        self.run.store(blocks as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn free(&self) {
+        self.used_for.store(Use::Free as u32, Ordering::Relaxed);
+    }
+
+    /// The log appends to it.
+    pub(super) fn activate(&self) {
+        self.holds.fetch_or(ACTIVE, Ordering::Relaxed);
+    }
+
+    /// An entry of so many bytes is being written: live, and pinned until [`Self::unpin`].
+    #[inline]
+    pub(super) fn add(&self, bytes: usize) {
+        self.holds.fetch_add(PIN + bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether it is active and nothing in it is live or being written.
+    pub(super) fn is_all_dead(&self) -> bool {
+        self.holds.load(Ordering::Acquire) == ACTIVE
+    }
+
+    /// So many bytes are dead. `true`: now it is free.
+    #[inline]
+    #[must_use]
+    pub(super) fn sub(&self, bytes: usize) -> bool {
+        self.take_off(bytes as u64)
+    }
+
+    /// Who pinned it is done. `true`: now it is free.
+    #[inline]
+    #[must_use]
+    pub(super) fn unpin(&self) -> bool {
+        self.take_off(PIN)
+    }
+
+    #[inline]
+    fn take_off(&self, what: u64) -> bool {
+        self.holds.fetch_sub(what, Ordering::AcqRel) == what
+    }
+
+    /// Says how far its entries go, and when that was settled.
+    pub(super) fn close(&self, used_bytes: usize, sealed_as: u64) {
+        self.used_bytes.store(used_bytes as u32, Ordering::Relaxed);
+        self.sealed_as.store(sealed_as, Ordering::Relaxed);
+    }
+
+    /// Nothing is appended any more. `true`: now it is free.
+    #[must_use]
+    pub(super) fn seal(&self) -> bool {
+        self.take_off(ACTIVE)
+    }
+
+    /// What there is to clean, if it is sealed, holds live entries and nobody is at work in it.
+    pub(super) fn sealed(&self) -> Option<Sealed> {
+        let holds = self.holds.load(Ordering::Acquire);
+        let settled = (1..PIN).contains(&holds) && self.used_for() == Use::Log;
+        settled.then(|| self.describe(holds))
+    }
+
+    fn describe(&self, holds: u64) -> Sealed {
+        Sealed {
+            owner: self.owner(),
+            blocks: self.run(),
+            used_bytes: self.used_bytes.load(Ordering::Relaxed) as usize,
+            live_bytes: (holds & LIVE) as usize,
+            sealed_as: self.sealed_as.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Pins it for the cleaner: until [`Self::unpin`] it is not free, whatever dies, and what
+    /// [`Sealed`] says stays, the live bytes apart. `None`: as for [`Self::sealed`].
+    pub(super) fn pin(&self) -> Option<Sealed> {
+        let (set, fail) = (Ordering::AcqRel, Ordering::Acquire);
+        let mut holds = self.holds.load(fail);
+        while (1..PIN).contains(&holds) {
+            match self.holds.compare_exchange_weak(holds, holds + PIN, set, fail) {
+                Ok(_) => return Some(self.describe(holds)),
+                Err(now) => holds = now,
+            }
+        }
+        None
+    }
+}

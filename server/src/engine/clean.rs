@@ -1,0 +1,404 @@
+//! Cleaning: segments in which much is dead are emptied, so that they become free.
+//!
+//! The emptiest sealed segment is walked from its start, entry by entry. What its slot still
+//! points at is copied, exactly like an update (design.md 5, [`super::publish`]), or removed if its
+//! time is over; then the segment is free at once, because what readers find there proves itself
+//! or does not. Nobody but the cleaner looks at entries without coming from a slot, and it only
+//! looks where all are written: a segment that is appended to is never a candidate, and neither is
+//! one with a pin ([`super::block`]); its own pin keeps the segment from being reused under it.
+//!
+//! One segment is in work at a time, and whoever holds [`Cleaner::work`] goes on with it: the
+//! cleaner's thread ([`CleanerThread`]) ahead of need; every writer a little when room is short;
+//! and a writer that found none until there is some. How short it is says [`super::room`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::hash::KeyHash;
+use onesided_protocol::layout::entry::STATE_OFFSET;
+use onesided_protocol::layout::state::{Death, State};
+use onesided_protocol::rpc::RpcError;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::block::Sealed;
+use super::bucket::{header_at, slot_of};
+use super::evict::{Evict, KeepNothing};
+use super::room::{Level, Need};
+use super::table::{Table, read_value};
+use super::{Engine, Shared, publish};
+
+mod counts;
+mod thread;
+
+pub use counts::CleaningStatus;
+
+pub(super) use counts::count;
+pub(super) use thread::CleanerThread;
+
+use counts::Counts;
+
+/// When entries are moved together, so that segments become free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Cleaning {
+    /// When memory runs short and something is to gain.
+    #[default]
+    Auto,
+    /// All the time, the oldest segments first, whether or not it gains anything. For tests.
+    Aggressive,
+    /// Never: a segment is free when all in it are dead.
+    Off,
+}
+
+/// Entries that are looked at together, so that their buckets arrive at the same time.
+const BATCH: usize = 16;
+/// Candidates that one look at all segments finds, at least; and which part of all segments.
+const CANDIDATES_MIN: usize = 64;
+const CANDIDATES_PART: usize = 64;
+/// How much a writer that helps walks through, for each byte it has written: more than has to be
+/// walked through for a byte of room, as long as [`Cleaner::dead_part`] is dead.
+const HELP_FACTOR: usize = 40;
+const HELP_FACTOR_FULL: usize = 80;
+/// And at most, so that no write takes much longer than others.
+const HELP_MAX_BYTES: usize = 128 << 10;
+/// Segments that a writer without room empties before it tries again.
+const SEGMENTS_FOR_ROOM: usize = 64;
+
+/// What cleans.
+pub(super) struct Cleaner {
+    pub(super) mode: Cleaning,
+    /// By id.
+    tables: Mutex<BTreeMap<u32, Weak<Table>>>,
+    work: Mutex<Work>,
+    pub(super) counts: Counts,
+    evict: Box<dyn Evict>,
+    waker: thread::Waker,
+}
+
+/// The segment in work, and what comes next.
+#[derive(Default)]
+struct Work {
+    walk: Option<Walk>,
+    /// The best one last. Only hints: they have changed since.
+    candidates: Vec<LogAddr>,
+    batch: Batch,
+}
+
+/// Which segments may be cleaned.
+#[derive(Clone, Copy)]
+struct Choice {
+    /// Those of one table only.
+    owner: Option<u32>,
+    /// At least this part of the entries, one of so many bytes, is dead; 0: any.
+    dead_part: usize,
+}
+
+impl Choice {
+    fn admits(&self, sealed: &Sealed) -> bool {
+        let dead_bytes = sealed.used_bytes.saturating_sub(sealed.live_bytes);
+        self.owner.is_none_or(|owner| owner == sealed.owner)
+            && (self.dead_part == 0 || dead_bytes * self.dead_part >= sealed.used_bytes)
+    }
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// The segment is not done yet.
+    Goes,
+    /// It is, and so many bytes became free.
+    Emptied(usize),
+    /// There is none worth it.
+    Nothing,
+}
+
+/// A segment that is being emptied. It is pinned.
+struct Walk {
+    /// Nothing of it is live when it is gone.
+    table: Weak<Table>,
+    segment: LogAddr,
+    /// Where the entries end, from the segment's start.
+    used_bytes: usize,
+    next_bytes: usize,
+    /// Entries are asked for, whether they stay.
+    evicts: bool,
+}
+
+/// Entries that are looked at together.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<(LogAddr, KeyHash)>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Cleaner {
+    pub(super) fn new(mode: Cleaning) -> Self {
+        Self {
+            mode,
+            tables: Mutex::default(),
+            work: Mutex::default(),
+            counts: Counts::default(),
+            evict: Box::new(KeepNothing),
+            waker: thread::Waker::default(),
+        }
+    }
+
+    /// These are the tables.
+    pub(super) fn know(&self, tables: &[Arc<Table>]) {
+        let known = tables.iter().map(|table| (table.id(), Arc::downgrade(table))).collect();
+        *self.tables.lock() = known;
+    }
+
+    /// The table of an id; a dropped one is none.
+    fn table(&self, id: u32) -> Weak<Table> {
+        self.tables.lock().get(&id).cloned().unwrap_or_default()
+    }
+
+    /// How much must be dead in a segment, so that it is worth it.
+    fn dead_part(&self, level: Level) -> usize {
+        match (self.mode, level) {
+            (Cleaning::Aggressive, _) => 0,
+            (_, Level::Ample | Level::Low) => 16,
+            (_, Level::Short) => 32,
+            (_, Level::Full) => 64,
+        }
+    }
+}
+
+impl Work {
+    /// Goes on with the segment in work, or begins the next, for about so many bytes of entries.
+    fn go_on(&mut self, shared: &Shared, choice: Choice, budget_bytes: usize) -> Step {
+        if self.walk.is_none() {
+            self.walk = self.begin(shared, choice);
+        }
+        let Some(walk) = &mut self.walk else { return Step::Nothing };
+        let until = walk.next_bytes.saturating_add(budget_bytes);
+        while walk.next_bytes < walk.used_bytes.min(until) {
+            if walk.batch(shared, &mut self.batch).is_err() {
+                // No room for a copy. What is left stays where it is.
+                count(&shared.cleaner.counts.given_up, 1);
+                walk.next_bytes = walk.used_bytes;
+            }
+        }
+        if walk.next_bytes < walk.used_bytes {
+            return Step::Goes;
+        }
+        let freed_bytes = self.walk.take().map_or(0, |walk| walk.end(shared));
+        count(&shared.cleaner.counts.segments, 1);
+        count(&shared.cleaner.counts.freed_bytes, freed_bytes as u64);
+        Step::Emptied(freed_bytes)
+    }
+
+    /// Pins the best segment.
+    fn begin(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
+        if let Some(walk) = self.next(shared, choice) {
+            return Some(walk);
+        }
+        if shared.cleaner.mode == Cleaning::Auto && !shared.pool.has_changed() {
+            return None;
+        }
+        self.look(shared, choice);
+        let walk = self.next(shared, choice);
+        if walk.is_none() && choice.owner.is_none() {
+            shared.pool.nothing_to_gain();
+        }
+        walk
+    }
+
+    fn next(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
+        while let Some(segment) = self.candidates.pop() {
+            let Some(sealed) = shared.pool.pin(segment) else { continue };
+            let table = shared.cleaner.table(sealed.owner);
+            let used_bytes = sealed.used_bytes;
+            let walk = Walk { table, segment, used_bytes, next_bytes: 0, evicts: false };
+            if choice.admits(&sealed) && walk.table.strong_count() > 0 {
+                return Some(walk);
+            }
+            walk.end(shared);
+        }
+        None
+    }
+
+    /// Looks at all segments for the best ones.
+    fn look(&mut self, shared: &Shared, choice: Choice) {
+        let pool = &shared.pool;
+        let segment_bytes = pool.segment_bytes();
+        let aggressive = shared.cleaner.mode == Cleaning::Aggressive;
+        let fits = |sealed: &Sealed| aggressive || sealed.used_bytes <= segment_bytes;
+        // Ascending: the worst first. Live bytes of a thousand, or the age.
+        let rank = |sealed: &Sealed| match aggressive {
+            true => sealed.sealed_as,
+            false => (sealed.live_bytes * 1_000 / sealed.used_bytes.max(1)) as u64,
+        };
+        let mut all: Vec<_> = pool
+            .sealed()
+            .filter(|(_, sealed)| fits(sealed) && choice.admits(sealed))
+            .map(|(addr, sealed)| (rank(&sealed), addr))
+            .collect();
+        let most = CANDIDATES_MIN.max(all.len() / CANDIDATES_PART);
+        if all.len() > most {
+            all.select_nth_unstable(most);
+            all.truncate(most);
+        }
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        self.candidates.clear();
+        self.candidates.extend(all.into_iter().map(|(_, addr)| addr));
+    }
+}
+
+impl Walk {
+    /// Looks at the next entries.
+    fn batch(&mut self, shared: &Shared, batch: &mut Batch) -> Result<(), RpcError> {
+        let pool = &shared.pool;
+        let Some(table) = self.table.upgrade() else {
+            self.next_bytes = self.used_bytes;
+            return Ok(());
+        };
+        batch.entries.clear();
+        let mut next_bytes = self.next_bytes;
+        while batch.entries.len() < BATCH && next_bytes < self.used_bytes {
+            let offset = self.segment.offset_bytes() + next_bytes;
+            let addr = LogAddr::new(self.segment.region(), offset);
+            let at = pool.at(addr);
+            let header = header_at(at);
+            next_bytes += header.padded_bytes();
+            // Whoever marks an entry has put another one in its place, or none.
+            if let State::Committed(_) = State::decode(at.plus(STATE_OFFSET).load()) {
+                batch.key.resize(usize::from(header.key_len), 0);
+                at.plus(header.key_offset()).read(&mut batch.key);
+                let hash = KeyHash::of(table.index.hash_seed, &batch.key);
+                table.index.prefetch(pool, hash);
+                batch.entries.push((addr, hash));
+            }
+        }
+        for &(addr, hash) in &batch.entries {
+            let buffers = (&mut batch.key, &mut batch.value);
+            table.evacuate(addr, hash, self.evicts, buffers)?;
+        }
+        self.next_bytes = next_bytes;
+        Ok(())
+    }
+
+    /// Unpins the segment, and says how many bytes became free.
+    fn end(self, shared: &Shared) -> usize {
+        let freed_bytes = shared.pool.unpin(self.segment);
+        if let Some(table) = self.table.upgrade() {
+            table.account.give(freed_bytes);
+        }
+        freed_bytes
+    }
+}
+
+impl Table {
+    /// Lets the entry at `addr` be elsewhere or nowhere, if its slot still points at it.
+    fn evacuate(
+        &self,
+        addr: LogAddr,
+        hash: KeyHash,
+        evicts: bool,
+        (key, value): (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<(), RpcError> {
+        let counts = &self.shared.cleaner.counts;
+        let at = self.shared.pool.at(addr);
+        let (segment, mut state) = self.index.lock(hash);
+        if self.dropped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let base = self.shared.pool.at(segment.addr);
+        let Some(slot_bytes) = slot_of(base, hash, addr) else { return Ok(()) };
+        let slot = base.plus(slot_bytes);
+        let header = header_at(at);
+        let over = if self.is_expired(&header) {
+            Some((Death::Expired, &counts.expired))
+        } else if evicts && !self.shared.cleaner.evict.keeps(self, hash, &header) {
+            Some((Death::Evicted, &counts.evicted))
+        } else {
+            None
+        };
+        if let Some((reason, counter)) = over {
+            publish::remove(at, slot, reason);
+            state.count -= 1;
+            count(counter, 1);
+        } else {
+            key.resize(usize::from(header.key_len), 0);
+            at.plus(header.key_offset()).read(key);
+            read_value(at, &header, value);
+            let fresh = self.append_entry(&self.kept, Need::Clean, header, key, value)?;
+            fresh.pending.relocate(at, slot, hash.fingerprint());
+            self.settle(&fresh);
+            count(&counts.moved_entries, 1);
+            count(&counts.moved_bytes, header.padded_bytes() as u64);
+        }
+        self.release(addr, &header);
+        Ok(())
+    }
+
+    /// Something was written. When room is short, whoever writes cleans a little, in proportion;
+    /// the caller holds no lock of the engine.
+    #[inline]
+    pub(super) fn help_to_clean(&self, written_bytes: usize) {
+        let level = self.shared.pool.level();
+        if level != Level::Ample {
+            self.shared.help_to_clean(level, written_bytes);
+        }
+    }
+
+    /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
+    pub(super) fn make_room(&self, (len_bytes, need): (usize, Need)) -> bool {
+        self.expire_for_room() || self.shared.make_room(self, len_bytes, need)
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn help_to_clean(&self, level: Level, written_bytes: usize) {
+        if self.cleaner.mode == Cleaning::Off {
+            return;
+        }
+        self.cleaner.waker.wake();
+        if level == Level::Low {
+            return;
+        }
+        if let Some(mut work) = self.cleaner.work.try_lock() {
+            let choice = Choice { owner: None, dead_part: self.cleaner.dead_part(level) };
+            let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
+            let budget_bytes = (written_bytes * factor).min(HELP_MAX_BYTES);
+            work.go_on(self, choice, budget_bytes);
+        }
+    }
+
+    fn make_room(&self, table: &Table, len_bytes: usize, need: Need) -> bool {
+        if self.cleaner.mode == Cleaning::Off {
+            return false;
+        }
+        self.cleaner.waker.wake();
+        let mut work = self.cleaner.work.lock();
+        let is_over = || table.account.is_over(len_bytes, need, self.pool.segment_bytes());
+        for _ in 0..SEGMENTS_FOR_ROOM {
+            if !is_over() && self.pool.has_room(len_bytes, need) {
+                return true;
+            }
+            let owner = is_over().then(|| table.id());
+            let choice = Choice { owner, dead_part: self.cleaner.dead_part(Level::Full) };
+            if work.go_on(self, choice, usize::MAX) == Step::Nothing {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Engine {
+    /// Cleans a segment, if one is worth it, or goes on with the one in work. `false`: there was
+    /// none. For engines without a cleaner's thread.
+    pub fn clean(&self) -> bool {
+        let shared = &*self.shared;
+        let dead_part = shared.cleaner.dead_part(Level::Short);
+        let choice = Choice { owner: None, dead_part };
+        shared.cleaner.work.lock().go_on(shared, choice, usize::MAX) != Step::Nothing
+    }
+}

@@ -1,0 +1,90 @@
+//! The cleaner's thread.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use super::{Choice, Cleaning, Step};
+use crate::engine::Shared;
+use crate::engine::room::Level;
+
+/// Bytes of entries that are walked through before others get the work, or the core.
+const SLICE_BYTES: usize = 64 << 10;
+/// How long the thread sleeps when nobody wakes it.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long it sleeps when memory is short and nothing is to gain.
+const NOTHING: Duration = Duration::from_millis(5);
+
+/// Wakes the thread.
+#[derive(Default)]
+pub(super) struct Waker {
+    thread: OnceLock<Thread>,
+    sleeps: AtomicBool,
+}
+
+impl Waker {
+    /// Costs little if the thread is awake, or there is none.
+    pub(super) fn wake(&self) {
+        if self.sleeps.load(Ordering::Relaxed)
+            && self.sleeps.swap(false, Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// The thread of an engine; it ends when this is dropped.
+pub(crate) struct CleanerThread {
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CleanerThread {
+    pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Self> {
+        let ending = Arc::new(AtomicBool::new(false));
+        let (for_thread, is_ending) = (Arc::clone(shared), Arc::clone(&ending));
+        let thread = std::thread::Builder::new()
+            .name("cleaner".to_owned())
+            .spawn(move || clean(&for_thread, &is_ending))?;
+        // Set once: an engine has one such thread.
+        let _first = shared.cleaner.waker.thread.set(thread.thread().clone());
+        Ok(Self { ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for CleanerThread {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("the cleaner's thread has panicked");
+            }
+        }
+    }
+}
+
+fn clean(shared: &Shared, ending: &AtomicBool) {
+    while !ending.load(Ordering::Acquire) {
+        let level = shared.pool.level();
+        if level == Level::Ample && shared.cleaner.mode != Cleaning::Aggressive {
+            shared.cleaner.waker.sleeps.store(true, Ordering::Relaxed);
+            // What became low before the line above is seen a second later at the latest, and
+            // before that by those who write.
+            std::thread::park_timeout(IDLE);
+            continue;
+        }
+        let began = Instant::now();
+        let choice = Choice { owner: None, dead_part: shared.cleaner.dead_part(level) };
+        let step = shared.cleaner.work.lock().go_on(shared, choice, SLICE_BYTES);
+        match (step, level) {
+            (Step::Nothing, _) => std::thread::park_timeout(NOTHING),
+            // Ahead of need: at most half of a core.
+            (_, Level::Ample | Level::Low) => std::thread::park_timeout(began.elapsed()),
+            _ => std::thread::yield_now(),
+        }
+    }
+}
