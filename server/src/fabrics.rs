@@ -31,7 +31,7 @@ pub(crate) fn staging_bytes(config: &ServerConfig) -> usize {
 pub(crate) struct Fabrics {
     pub(crate) tcp: Option<tcp::Acceptor>,
     pub(crate) shm: Option<shm::Listener>,
-    pub(crate) verbs: Option<verbs::Listener>,
+    pub(crate) verbs: Option<Arc<verbs::Listener>>,
     pub(crate) queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
     pub(crate) offers: Vec<FabricOffer>,
 }
@@ -85,6 +85,7 @@ impl Fabrics {
     ) -> io::Result<Vec<u8>> {
         let limits = verbs::Limits {
             max_endpoints: config.max_sessions,
+            credits: config.credits as usize,
             max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
             pending_handshakes: config.max_handshakes,
             handshake_timeout_ms: config.handshake_timeout_ms,
@@ -94,7 +95,7 @@ impl Fabrics {
         let (listener, queue) =
             verbs::Listener::start(&config.rdma_device, addr.port(), limits, admission)?;
         let blob = listener.blob(FABRIC_BLOB_MAX_BYTES);
-        self.verbs = Some(listener);
+        self.verbs = Some(Arc::new(listener));
         self.queues.push((FabricKind::Verbs, queue));
         Ok(blob)
     }

@@ -81,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) gate: Arc<Gate>,
     pub(crate) tcp: Option<tcp::Acceptor>,
     pub(crate) offers: Vec<FabricOffer>,
+    /// For its figures.
+    verbs: Option<Arc<verbs::Listener>>,
     pub(crate) log_limit: LogLimit,
     /// Written while a table is dropped, read while one is opened or made.
     pub(crate) dropping: RwLock<()>,
@@ -95,6 +97,8 @@ impl Core {
             let offered = self.offers.iter().any(|offer| offer.kind == fabric);
             list.push((format!("fabric_{}_offered", fabric_name(fabric)), offered.into()));
         }
+        let verbs = self.verbs.as_ref().map_or_else(Vec::new, |listener| listener.figures());
+        list.extend(verbs.into_iter().map(|(name, value)| (format!("verbs_{name}"), value)));
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
         if let Some((user_ms, system_ms)) = stats::cpu_ms() {
             list.push(("process_cpu_user_ms".to_owned(), user_ms));
@@ -125,7 +129,7 @@ struct Running {
     control: JoinHandle<()>,
     pollers: Vec<(Arc<dyn CompletionQueue>, JoinHandle<()>)>,
     shm: Option<shm::Listener>,
-    verbs: Option<verbs::Listener>,
+    verbs: Option<Arc<verbs::Listener>>,
 }
 
 impl Server {
@@ -153,6 +157,7 @@ impl Server {
         let core = Arc::new(Core {
             tcp: fabrics.tcp.take(),
             offers: std::mem::take(&mut fabrics.offers),
+            verbs: fabrics.verbs.clone(),
             config,
             tenants,
             sessions,

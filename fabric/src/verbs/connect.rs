@@ -161,7 +161,11 @@ fn note(tried: &mut String, what: &impl std::fmt::Display, why: &str) {
 
 /// This host's addresses that may be used.
 fn allowed(bound: &[Bound], options: &Options) -> Result<Vec<SocketAddr>, VerbsError> {
-    let choices = choose(&survey::devices(bound)?, options)?;
+    let choices = match choose(&survey::devices_of(bound), options) {
+        Ok(choices) => choices,
+        // Those that cannot be opened, or have no address, may be what is to be said.
+        Err(_) => choose(&survey::devices(bound)?, options)?,
+    };
     let may = |(address, device, port): &&Bound| {
         choices.iter().any(|choice| {
             choice.device == device.name()

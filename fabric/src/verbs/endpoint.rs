@@ -52,6 +52,9 @@ pub(crate) struct Link {
     pub(super) tx: Mutex<Tx>,
     /// Used by who polls.
     pub(super) rx: Mutex<Assembly>,
+    /// The client's messages that the server has not answered, and how many there may be.
+    pub(super) unanswered: AtomicUsize,
+    pub(super) granted: AtomicUsize,
     /// Questions of the peer that are not answered yet.
     pub(super) asked: AtomicUsize,
     /// Held by who asks for a region.
@@ -93,6 +96,8 @@ impl Link {
             announced,
             tx: Mutex::new(tx),
             rx: Mutex::default(),
+            unanswered: AtomicUsize::new(0),
+            granted: AtomicUsize::new(usize::MAX),
             asked: AtomicUsize::new(0),
             asking: Mutex::new(()),
             refused: Mutex::new(None),
@@ -121,6 +126,27 @@ impl Link {
 
     pub(super) fn is_closed(&self) -> bool {
         self.state.load(Ordering::Acquire) != OPEN
+    }
+
+    /// A message of the peer has arrived, with a grant if it is not 0: one of this side's is
+    /// answered.
+    #[inline]
+    pub(super) fn answered(&self, grant: u32) {
+        if let Side::Server(_) = self.side {
+            return;
+        }
+        if grant > 0 {
+            self.granted.store(grant as usize, Ordering::Relaxed);
+        }
+        let one_less = |count: usize| count.checked_sub(1);
+        let _none = self.unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+
+    /// Whether the peer takes one more message before it answers.
+    #[inline]
+    pub(super) fn may_send(&self) -> bool {
+        let granted = self.granted.load(Ordering::Relaxed);
+        self.unanswered.load(Ordering::Relaxed) < granted
     }
 
     /// Looks whether the device still completes what it was given, and flushes in time. Returns

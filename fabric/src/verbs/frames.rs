@@ -1,8 +1,9 @@
 //! How messages travel in SENDs: in pieces of at most one receive buffer, told apart by their
 //! immediate data; and the messages of the fabric itself.
 //!
-//! Immediate data: bit 31 says that it is the fabric's own; the rest is how many bytes of the
-//! message are still to come, this piece included.
+//! Immediate data: bit 31 says that it is the fabric's own; bits 24 to 30 are how many messages the
+//! receiver may have unanswered from now on, 0 = nothing is said of it; the rest is how many bytes
+//! of the message are still to come, this piece included.
 
 use std::ops::Range;
 
@@ -12,10 +13,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::buffer::{Buffer, BufferPool};
 
 const INTERNAL: u32 = 1 << 31;
+const REST_BITS: u32 = 24;
+const REST: u32 = (1 << REST_BITS) - 1;
+/// Most messages that a peer can be told to leave unanswered.
+pub(super) const GRANT_MAX: u32 = (INTERNAL - 1) >> REST_BITS;
 
-/// The immediate data of a user's message of which so many bytes are to come.
-pub(super) fn immediate(rest_bytes: usize) -> u32 {
-    rest_bytes as u32 & !INTERNAL
+/// The immediate data of a user's message of which so many bytes are to come, with a grant.
+pub(super) fn immediate(rest_bytes: usize, grant: u32) -> u32 {
+    rest_bytes as u32 & REST | grant.min(GRANT_MAX) << REST_BITS
+}
+
+/// The grant that came with a message; 0 if none did.
+pub(super) fn grant(immediate: u32) -> u32 {
+    immediate >> REST_BITS & GRANT_MAX
 }
 
 /// The immediate data of a [`Note`].
@@ -25,12 +35,13 @@ pub(super) const NOTE: u32 = INTERNAL | size_of::<Note>() as u32;
 pub(super) fn pieces(
     len_bytes: usize,
     piece_bytes: usize,
+    grant: u32,
 ) -> impl Iterator<Item = (u32, Range<usize>)> {
     let count = len_bytes.div_ceil(piece_bytes).max(1);
     (0..count).map(move |number| {
         let start = number * piece_bytes;
         let end = len_bytes.min(start + piece_bytes);
-        (immediate(len_bytes - start), start..end)
+        (immediate(len_bytes - start, grant), start..end)
     })
 }
 
@@ -71,7 +82,7 @@ impl Assembly {
         pool: &BufferPool,
     ) -> Result<Arrived, Malformed> {
         let immediate = immediate.ok_or(Malformed("no immediate data"))?;
-        let rest_bytes = (immediate & !INTERNAL) as usize;
+        let rest_bytes = (immediate & REST) as usize;
         if immediate & INTERNAL != 0 {
             let note = Note::read_from_bytes(&piece).ok().filter(|_| rest_bytes == piece.len());
             return note.map(Arrived::Note).ok_or(Malformed("not a note of this version"));
@@ -156,7 +167,8 @@ mod tests {
         for len in [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, MAX] {
             let message: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let mut whole = None;
-            for (imm, range) in pieces(len, PIECE) {
+            for (imm, range) in pieces(len, PIECE, (len % 128) as u32) {
+                assert_eq!(grant(imm), (len % 128) as u32);
                 assert!(whole.is_none(), "{len}: a piece too many");
                 match take(&mut assembly, &message[range], imm).unwrap() {
                     Arrived::Message(got) => whole = Some(got),
@@ -171,12 +183,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let bad = [
-            vec![(10, immediate(9))],
-            vec![(10, immediate(MAX + 1))],
-            vec![(0, immediate(5))],
-            vec![(10, immediate(20)), (11, immediate(10))],
-            vec![(10, immediate(20)), (10, immediate(11))],
-            vec![(10, immediate(20)), (0, immediate(10))],
+            vec![(10, immediate(9, 0))],
+            vec![(10, immediate(MAX + 1, 0))],
+            vec![(0, immediate(5, 0))],
+            vec![(10, immediate(20, 0)), (11, immediate(10, 0))],
+            vec![(10, immediate(20, 0)), (10, immediate(11, 0))],
+            vec![(10, immediate(20, 0)), (0, immediate(10, 0))],
             vec![(10, NOTE)],
             vec![(size_of::<Note>(), NOTE + 1)],
         ];
@@ -194,11 +206,11 @@ mod tests {
     #[test]
     fn a_note_between_two_pieces_disturbs_nothing() {
         let mut assembly = Assembly::default();
-        assert!(matches!(take(&mut assembly, b"ab", immediate(4)), Ok(Arrived::Part)));
+        assert!(matches!(take(&mut assembly, b"ab", immediate(4, 0)), Ok(Arrived::Part)));
         let note = Note::short(ASK, 7);
         let arrived = take(&mut assembly, note.as_bytes(), NOTE).unwrap();
         assert!(matches!(arrived, Arrived::Note(got) if got == note));
-        let arrived = take(&mut assembly, b"cd", immediate(2)).unwrap();
+        let arrived = take(&mut assembly, b"cd", immediate(2, 0)).unwrap();
         assert!(matches!(arrived, Arrived::Message(got) if got[..] == *b"abcd"));
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct QueueLimits {
     pub(crate) total_sends: usize,
     /// Longest message.
     pub(crate) max_message_bytes: usize,
+    /// Messages that a peer may have unanswered; 0 = any number.
+    pub(crate) credits: usize,
     /// Receive buffers that all endpoints share.
     pub(crate) receive_depth: usize,
     /// Length of each: longer messages travel in pieces.
@@ -37,6 +39,7 @@ impl Default for QueueLimits {
             send_depth: 128,
             total_sends: 16_384,
             max_message_bytes: 70 << 10,
+            credits: 0,
             receive_depth: 512,
             receive_bytes: 8 << 10,
             work_timeout: Duration::from_secs(10),
@@ -50,6 +53,10 @@ impl Default for QueueLimits {
 pub(super) const INTERNAL_DEPTH: usize = 16;
 /// Completions of each endpoint that room is kept for: its notes, and its end.
 const RESERVED: usize = 2;
+/// Requests of its own that each endpoint has, where there are enough.
+const OWN_SENDS: usize = 8;
+/// Beyond them an endpoint may have an eighth of what is left.
+const PARTS: usize = 8;
 /// Messages up to so many bytes are asked to be sent inline.
 pub(super) const INLINE_BYTES: u32 = 64;
 
@@ -90,5 +97,81 @@ impl QueueLimits {
         }
         let depth = (total_sends + rest) as u32;
         Ok((Self { send_depth, receive_depth, total_sends, ..self }, depth))
+    }
+}
+
+/// How many requests one endpoint may have in flight: some are its own whatever the others do,
+/// beyond them a part of what is left. So those that never complete any get less the more they are,
+/// and something is left for everybody.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shares {
+    own: usize,
+    /// What is nobody's own.
+    common: usize,
+}
+
+impl Shares {
+    pub(super) fn new(limits: &QueueLimits) -> Self {
+        let &QueueLimits { total_sends, max_endpoints, .. } = limits;
+        // A message of the greatest length fits into one's own.
+        let pieces = limits.max_message_bytes.div_ceil(limits.receive_bytes);
+        let own = match max_endpoints {
+            1 => total_sends,
+            _ => pieces.max(OWN_SENDS).min(total_sends / 4 * 3 / max_endpoints),
+        };
+        Self { own, common: total_sends - own * max_endpoints }
+    }
+
+    /// What one endpoint may have while all together have `in_flight`.
+    #[inline]
+    pub(super) fn of_one(&self, in_flight: usize) -> usize {
+        let left = self.common.saturating_sub(in_flight);
+        self.own.max(left / PARTS).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Endpoints that take what they get and never complete it; what each has.
+    fn hoard(limits: &QueueLimits, count: usize) -> (Vec<usize>, usize) {
+        let mut has = vec![0; count];
+        let shares = Shares::new(limits);
+        let mut in_flight = 0;
+        for endpoint in &mut has {
+            while *endpoint < limits.send_depth
+                && *endpoint < shares.of_one(in_flight)
+                && in_flight < limits.total_sends
+            {
+                *endpoint += 1;
+                in_flight += 1;
+            }
+        }
+        (has, in_flight)
+    }
+
+    #[test]
+    fn who_never_completes_anything_leaves_room_for_everybody() {
+        let limits = QueueLimits::default().in_range();
+        let pieces = limits.max_message_bytes.div_ceil(limits.receive_bytes);
+        for count in [1, 10, 128, 500, limits.max_endpoints - 1] {
+            let (has, in_flight) = hoard(&limits, count);
+            assert!(has[0] == limits.send_depth, "who is alone has all that it may have");
+            let left = Shares::new(&limits).of_one(in_flight);
+            assert!(left >= pieces, "{count}: a longest message goes out");
+            assert!(in_flight + pieces <= limits.total_sends, "{count} have {in_flight}");
+        }
+        let (has, _) = hoard(&limits, limits.max_endpoints);
+        assert!(has.iter().all(|has| *has >= pieces), "everybody has its own");
+    }
+
+    #[test]
+    fn one_endpoint_has_everything_and_many_have_something() {
+        let limits = QueueLimits { max_endpoints: 1, total_sends: 256, ..QueueLimits::default() };
+        assert_eq!(hoard(&limits.in_range(), 1).0, [128]);
+        let few = QueueLimits { max_endpoints: 8192, ..QueueLimits::default() }.in_range();
+        let (has, _) = hoard(&few, 8192);
+        assert!(has.iter().all(|has| *has >= 1));
     }
 }

@@ -21,6 +21,7 @@ use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::{Affair, DeviceEvent};
 use super::ffi::pd::Pd;
+use super::figures::count;
 use super::hello::{Hello, Reason, Rejection};
 use super::queue::Queue;
 use super::setup::{Limits, RETRIES, reads_at_once};
@@ -46,7 +47,7 @@ pub struct Listener {
     stop: Arc<Stop>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Hears of the device for as long as the listener lives.
-    _watching: Arc<Watching>,
+    watching: Arc<Watching>,
 }
 
 struct Stop {
@@ -108,7 +109,7 @@ impl Listener {
             .map_err(system)?;
         let thread = Mutex::new(Some(thread));
         let hello = limits.hello();
-        let listener = Self { choice, port, hello, stop, thread, _watching: watching };
+        let listener = Self { choice, port, hello, stop, thread, watching };
         tracing::info!("{listener:?}");
         Ok((listener, queue))
     }
@@ -131,6 +132,13 @@ impl Listener {
     pub fn blob(&self, max_bytes: usize) -> Vec<u8> {
         let addresses = self.choice.addresses.clone();
         Blob { hello: self.hello, port: self.port, addresses }.encode(max_bytes)
+    }
+
+    /// What there is to count: names, units last, and values.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, u64)> {
+        let queue = self.watching.queue.upgrade();
+        queue.map_or_else(Vec::new, |queue| queue.figures(self.choice.port))
     }
 
     /// Ends all connections and the thread, and waits for it. The completion queue goes on to
@@ -210,6 +218,8 @@ pub(super) fn tell(queue: &Queue, event: &DeviceEvent) {
             queue.end_all(&format!("the device's queue is broken: {}", event.name));
         }
         Affair::QpFatal(qp_num) => queue.end_one(qp_num, &event.name),
+        Affair::QpAccess(qp_num) => queue.end_intruder(qp_num, &event.name),
+        Affair::SrqLow => queue.ran_low(),
         _ => {}
     }
 }
@@ -281,6 +291,7 @@ impl Acceptor {
         self.peers.retain(|_, peer| {
             let late = peer.deadline.is_some_and(|deadline| deadline <= now);
             if late && let Some(link) = peer.link.upgrade() {
+                count(&self.queue.counts().unconfirmed);
                 link.disconnected(format!("the peer did not confirm within {limit_ms} ms"));
             }
             !late
@@ -318,10 +329,12 @@ impl Acceptor {
         let id = Arc::new(id);
         match self.admit(&id, reads_in, reads_out, private) {
             Ok(peer) => {
+                count(&self.queue.counts().accepted);
                 self.prune();
                 self.peers.insert(id.token(), peer);
             }
             Err(no) => {
+                count(&self.queue.counts().refused);
                 tracing::debug!(?from, reason = ?no.reason, text = no.text, "refused");
                 // The peer may have given up meanwhile.
                 let _gone = id.reject(&no.encode());

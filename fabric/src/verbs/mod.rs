@@ -11,6 +11,8 @@
 //! | `listener`, `connect`, `watch` | set-up, and news of connections and devices |
 //! | `queue`, `table`, `poll` | data path: one completion queue for all endpoints of a poller |
 //! | `endpoint`, `post` | data path: posting, completing, ending |
+//! | `figures` | what is counted |
+//! | `flow` | how many messages of peers may be unanswered, while receive buffers run low |
 //! | `frames` | messages in pieces of a receive buffer, and the fabric's own notes |
 //! | `attach`, `regions` | who may reach which memory: asked and answered over the queue pair |
 //! | `worker` | what may block: registering memory, destroying queue pairs |
@@ -23,6 +25,8 @@ mod connect;
 pub mod doctor;
 mod endpoint;
 mod ffi;
+mod figures;
+mod flow;
 mod frames;
 mod hello;
 mod limits;

@@ -12,7 +12,7 @@ use super::endpoint::Link;
 use super::ffi::cq::Wc;
 use super::ffi::error::VerbsError;
 use super::ffi::srq::Srq;
-use super::frames::Arrived;
+use super::frames::{Arrived, grant};
 use super::queue::Core;
 use super::table::Table;
 use crate::endpoint::Wait;
@@ -176,6 +176,7 @@ impl Core {
         let arrived = link.rx.lock().take(buffer, wc.immediate(), max_bytes, &self.pool);
         let broken = match arrived {
             Ok(Arrived::Message(message)) => {
+                link.answered(wc.immediate().map_or(0, grant));
                 let outcome = Outcome::Received(message);
                 sink.push(Completion { context: link.context, id: 0, outcome });
                 return;
@@ -216,6 +217,7 @@ impl Core {
         self.srq.post(buffers)?;
         if failure.is_ok() {
             bare.clear();
+            self.flow.refilled(&self.srq);
         } else {
             // What was posted is taken already; the rest is tried again.
             bare.retain(|&place| self.srq.is_bare(place));
@@ -238,7 +240,12 @@ impl Core {
         if now < poller.next_look {
             return;
         }
+        let late = now.saturating_duration_since(poller.next_look).as_nanos();
         poller.next_look = now + LOOK_EVERY;
+        self.flow.was_quiet(1 + u32::try_from(late / LOOK_EVERY.as_nanos()).unwrap_or(16));
+        if poller.bare.is_empty() {
+            self.flow.refilled(&self.srq);
+        }
         let links: Vec<_> = self.table.read().links().cloned().collect();
         let mut sink = Sink { out: &mut Vec::new(), until: 0, ready: &mut poller.ready };
         for link in links {

@@ -56,6 +56,9 @@ impl Link {
                 let error = PostError::TooLong { len_bytes, max_bytes };
                 return Err(NotStaged::Back(request, error));
             }
+            Opcode::Send { .. } if !self.may_send() => {
+                return Err(NotStaged::Back(request, PostError::Full));
+            }
             Opcode::Send { message } => (message.len().div_ceil(limits.receive_bytes), None),
             Opcode::Read { into: buffer, .. } | Opcode::Write { from: buffer, .. } => {
                 (buffer.len().div_ceil(self.core.transfer_bytes), None)
@@ -66,7 +69,7 @@ impl Link {
         };
         let count = count.max(1);
         let fits = tx.queue.len() + count <= limits.send_depth;
-        if !fits || !self.core.take(count) {
+        if !fits || !self.core.take(tx.queue.len(), count) {
             return Err(NotStaged::Back(request, PostError::Full));
         }
         let buffer = buffer_of(&request.op).or(scratch.as_ref());
@@ -93,9 +96,13 @@ impl Link {
         let entry = |kind, buffer| Entry { id, signaled, kind, buffer };
         let (at, usage, entry, verb) = match op {
             Opcode::Send { message } => {
-                let pieces = pieces(message.len(), self.core.limits.receive_bytes)
+                let grant = self.core.flow.grant();
+                let pieces = pieces(message.len(), self.core.limits.receive_bytes, grant)
                     .map(|(immediate, range)| (Verb::Send { immediate }, range));
                 stage(tx, entry(Kind::Send, Some(message)), lkey, pieces);
+                if let Side::Client = self.side {
+                    self.unanswered.fetch_add(1, Ordering::Relaxed);
+                }
                 return Ok(());
             }
             Opcode::Read { remote, into } => {

@@ -17,7 +17,9 @@ use super::ffi::keys::lkey;
 use super::ffi::pd::Pd;
 use super::ffi::qp::{Qp, QpInit};
 use super::ffi::srq::Srq;
-use super::limits::{INLINE_BYTES, INTERNAL_DEPTH, QueueLimits};
+use super::figures::{self, Counts, count};
+use super::flow::Flow;
+use super::limits::{INLINE_BYTES, INTERNAL_DEPTH, QueueLimits, Shares};
 use super::poll::Poller;
 use super::table::Table;
 use crate::buffer::{Buffer, BufferPool};
@@ -29,10 +31,14 @@ pub(crate) struct Queue(Arc<Core>);
 
 pub(super) struct Core {
     pub(super) limits: QueueLimits,
+    pub(super) shares: Shares,
     pub(super) pd: Arc<Pd>,
     pub(super) pool: BufferPool,
     pub(super) cq: Arc<Cq>,
     pub(super) srq: Arc<Srq>,
+    /// What peers may have unanswered.
+    pub(super) flow: Flow,
+    pub(super) counts: Counts,
     pub(super) table: RwLock<Table>,
     pub(super) poller: Mutex<Poller>,
     /// Endpoints that may have to be announced.
@@ -64,11 +70,14 @@ impl Queue {
         let port = pd.device().port(1)?;
         let core = Arc::new(Core {
             limits,
+            shares: Shares::new(&limits),
             pd: Arc::clone(pd),
             pool: BufferPool::new(),
             transfer_bytes: (port.max_msg_sz as usize).clamp(1 << 20, 1 << 30),
             cq,
             srq,
+            counts: Counts::default(),
+            flow: Flow::new(limits.credits, limits.receive_depth),
             table: RwLock::default(),
             poller: Mutex::new(Poller::new(limits.receive_depth)),
             fresh: SegQueue::new(),
@@ -102,6 +111,11 @@ impl Queue {
         Ok(table.add(link))
     }
 
+    /// The device says that few receive buffers are left.
+    pub(crate) fn ran_low(&self) {
+        self.0.flow.ran_low();
+    }
+
     /// Whether there is no place for another endpoint.
     pub(crate) fn is_full(&self) -> bool {
         self.0.table.read().len() >= self.0.limits.max_endpoints
@@ -115,10 +129,29 @@ impl Queue {
 
     /// Ends the endpoint whose queue pair has this number on the device, if there is one.
     pub(crate) fn end_one(&self, qp_num: u32, reason: &str) {
+        count(&self.0.counts.queue_pair_errors);
         let link = self.0.table.read().by_qp(qp_num).cloned();
         if let Some(link) = link {
             link.end(reason.to_owned(), true);
         }
+    }
+
+    /// As [`Self::end_one`], of one whose peer has reached for what is not its own.
+    pub(crate) fn end_intruder(&self, qp_num: u32, reason: &str) {
+        count(&self.0.counts.access_errors);
+        let link = self.0.table.read().by_qp(qp_num).cloned();
+        if let Some(link) = link {
+            link.end(reason.to_owned(), true);
+        }
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    /// What there is to count, with the port that the queue is reached through.
+    pub(crate) fn figures(&self, port: u8) -> Vec<(&'static str, u64)> {
+        figures::list(&self.0, self.0.pd.device().name(), port)
     }
 
     /// Ends all endpoints; their ends are delivered.
@@ -161,10 +194,13 @@ impl Core {
         lkey(&self.pd, buffer)
     }
 
-    /// Takes room for requests in flight, of which the device's queue can report only so many.
-    pub(super) fn take(&self, count: usize) -> bool {
+    /// Takes room for `count` more requests of an endpoint that has `own` in flight. The device's
+    /// queue can report only so many, and no endpoint may have more than its share of them: a peer
+    /// that takes nothing holds up nobody else.
+    pub(super) fn take(&self, own: usize, count: usize) -> bool {
         let before = self.in_flight.fetch_add(count, Ordering::Relaxed);
-        let fits = before + count <= self.limits.total_sends;
+        let share = self.shares.of_one(before);
+        let fits = before + count <= self.limits.total_sends && own + count <= share;
         if !fits {
             self.freed(count);
         }

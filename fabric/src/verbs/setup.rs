@@ -19,6 +19,9 @@ pub struct Limits {
     pub max_endpoints: usize,
     /// Requests in flight of each endpoint. 16 to 4,096.
     pub send_depth: usize,
+    /// Messages of each peer that may be unanswered, on a listener that answers each with one; 0 =
+    /// any number. Fewer for a while when receive buffers run low. At most 127.
+    pub credits: usize,
     /// Receive buffers that all endpoints of one queue share. 16 to 32,768.
     pub receive_depth: usize,
     /// Length of each: longer messages travel in pieces. 256 bytes to 1 MiB.
@@ -41,6 +44,7 @@ impl Default for Limits {
         Self {
             max_endpoints: 1024,
             send_depth: 128,
+            credits: 0,
             receive_depth: 512,
             receive_bytes: 8 << 10,
             max_message_bytes: 70 << 10,
@@ -52,6 +56,8 @@ impl Default for Limits {
     }
 }
 
+/// Room in the completion queue for each endpoint, where the device has so much.
+const SENDS_PER_ENDPOINT: usize = 16;
 /// Retries of the device before it gives a peer up. Not the most that there can be, 7, which
 /// soft-RoCE takes for: for ever.
 pub(super) const RETRIES: u8 = 6;
@@ -61,6 +67,7 @@ impl Limits {
         Self {
             max_endpoints: self.max_endpoints.clamp(1, 65_535),
             send_depth: self.send_depth.clamp(16, 4_096),
+            credits: self.credits.min(127),
             receive_depth: self.receive_depth.clamp(16, 1 << 15),
             receive_bytes: self.receive_bytes.clamp(256, 1 << 20),
             max_message_bytes: self.max_message_bytes.clamp(8, 1 << 20),
@@ -79,14 +86,18 @@ impl Limits {
     }
 
     pub(super) fn of_queue(&self) -> QueueLimits {
+        let least = QueueLimits::default();
         QueueLimits {
             max_endpoints: self.max_endpoints,
+            // Each has some that nobody takes from it, and there are more for whoever needs them.
+            total_sends: least.total_sends.max(self.max_endpoints * SENDS_PER_ENDPOINT),
             send_depth: self.send_depth,
             max_message_bytes: self.max_message_bytes,
+            credits: self.credits,
             receive_depth: self.receive_depth,
             receive_bytes: self.receive_bytes,
             work_timeout: Duration::from_millis(self.work_timeout_ms),
-            ..QueueLimits::default()
+            ..least
         }
     }
 
@@ -140,6 +151,7 @@ mod tests {
         let none = Limits {
             max_endpoints: 0,
             send_depth: 0,
+            credits: 0,
             receive_depth: 0,
             receive_bytes: 0,
             max_message_bytes: 0,

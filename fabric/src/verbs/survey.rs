@@ -45,6 +45,18 @@ pub(crate) fn devices(bound: &[Bound]) -> Result<Vec<DeviceView>, VerbsError> {
     Ok(views)
 }
 
+/// The devices that addresses lead to, which are open already: opening costs a connection more than
+/// all the rest.
+pub(crate) fn devices_of(bound: &[Bound]) -> Vec<DeviceView> {
+    let mut devices: Vec<&Arc<Device>> = vec![];
+    for (_, device, _) in bound {
+        if !devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            devices.push(device);
+        }
+    }
+    devices.into_iter().map(|device| view(device, bound)).collect()
+}
+
 /// Which of this host's addresses lead to which device: asked of the connection manager, which
 /// knows IPoIB, VLANs and namespaces.
 ///

@@ -303,6 +303,11 @@ fn log(device: &str, event: &DeviceEvent) {
         Affair::QpFatal(qp_num) => {
             tracing::warn!(device, qp_num, "a queue pair is in error ({name})");
         }
+        Affair::QpAccess(qp_num) => tracing::warn!(
+            device,
+            qp_num,
+            "a peer has reached for memory that is not its own ({name}): its connection ends"
+        ),
         Affair::SrqLow => {
             tracing::debug!(device, "few receive buffers are left ({name})");
         }

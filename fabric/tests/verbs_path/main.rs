@@ -7,7 +7,7 @@ mod soak;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::verbs::Limits;
@@ -17,7 +17,8 @@ use onesided_fabric::{
 
 use rig::{Server, has_device, messages, read, reads_well, take, talks};
 
-/// Many clients, few receive buffers, and a server that dozes: nobody hears of it.
+/// Many clients, few receive buffers, and a server that dozes: nobody hears of it. Clients may have
+/// fewer requests outstanding while buffers run low, and as many as before soon after.
 #[test]
 fn a_flood_loses_nothing_and_fails_nobody() {
     if !has_device() {
@@ -25,16 +26,26 @@ fn a_flood_loses_nothing_and_fails_nobody() {
     }
     const CLIENTS: usize = 48;
     const EACH: usize = 40;
-    let server = Server::start(Limits { receive_depth: 16, ..Limits::default() });
+    const CREDITS: u64 = 16;
+    let limits = Limits { receive_depth: 16, credits: CREDITS as usize, ..Limits::default() };
+    let server = Server::start(limits);
+    let figure = |name: &str| {
+        let figures = server.listener.figures();
+        figures.iter().find(|(other, _)| *other == name).map_or(0, |(_, value)| *value)
+    };
+    assert_eq!(figure("credits_granted"), CREDITS);
     let peers: Vec<_> = (0..CLIENTS).map(|n| server.connect(n as u64, Limits::default())).collect();
+    assert_eq!(figure("queue_pairs"), CLIENTS as u64);
+    let least = AtomicU64::new(CREDITS);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let seen = &server.seen;
-        let done = &done;
+        let (done, least, figure) = (&done, &least, &figure);
         scope.spawn(move || {
             while !done.load(Ordering::Acquire) {
                 seen.pause.store(true, Ordering::Release);
                 std::thread::sleep(Duration::from_millis(100));
+                least.fetch_min(figure("credits_granted"), Ordering::Relaxed);
                 seen.pause.store(false, Ordering::Release);
                 std::thread::sleep(Duration::from_millis(150));
             }
@@ -55,6 +66,15 @@ fn a_flood_loses_nothing_and_fails_nobody() {
     });
     assert_eq!(server.seen.received.load(Ordering::Relaxed), (CLIENTS * EACH) as u64);
     assert_eq!(*server.seen.ends.lock(), []);
+    let (events, least) = (figure("receive_limit_events"), least.into_inner());
+    eprintln!("{events} times few buffers were left; at least {least} of {CREDITS} requests");
+    assert!(events > 0 && least < CREDITS);
+    let begin = Instant::now();
+    while figure("credits_granted") < CREDITS || figure("receive_buffers_posted") < 16 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "grants do not recover");
+        talks(&peers[0], &messages(1, 4, 100), 4);
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Nothing rings for what was there before the wait began: it is found all the same, behind pieces

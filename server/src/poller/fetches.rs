@@ -1,8 +1,9 @@
 //! Requests whose values are being READ from their clients' memory, or wait for their turn.
 //!
-//! Bounded: in number by the clients' credits, in bytes of values by a budget over all clients.
-//! Beyond it requests wait, the oldest first, whosever they are; one that is longer than the whole
-//! budget is read alone.
+//! Bounded: in number by the clients' credits, in bytes of values by a budget over all clients, and
+//! by a share of it for each: who does not let its memory be READ holds up nobody else. Beyond
+//! them requests wait, clients taking turns and each client's oldest first; one that is longer
+//! than a share is its client's only one, and one longer than the budget is READ alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use crate::rpc::Span;
 /// Bits of a READ's id that number the value within its request.
 const INDEX_BITS: u32 = 16;
 const _: () = assert!(BATCH_MAX < 1 << INDEX_BITS);
+/// A client may have this part of the budget.
+const SHARES: usize = 8;
 
 /// All of one poller.
 pub(super) struct Fetches {
@@ -22,10 +25,23 @@ pub(super) struct Fetches {
     /// Bytes of what was begun and is not done.
     taken_bytes: usize,
     table: HashMap<u64, Fetch>,
-    /// Not begun, the oldest first.
-    queue: VecDeque<u64>,
+    clients: HashMap<u64, Queue>,
+    /// Clients that have requests to begin and are within their shares, in the order of their
+    /// turns.
+    turns: VecDeque<u64>,
     last: u64,
     looked: Option<Instant>,
+}
+
+/// What there is of one client.
+#[derive(Default)]
+struct Queue {
+    /// Not begun, the oldest first.
+    waiting: VecDeque<u64>,
+    /// Bytes of what was begun and is not done.
+    taken_bytes: usize,
+    /// It is in `turns`.
+    has_turn: bool,
 }
 
 struct Fetch {
@@ -50,7 +66,8 @@ impl Fetches {
             budget_bytes,
             taken_bytes: 0,
             table: HashMap::new(),
-            queue: VecDeque::new(),
+            clients: HashMap::new(),
+            turns: VecDeque::new(),
             last: 0,
             looked: None,
         }
@@ -69,23 +86,57 @@ impl Fetches {
         let begun = None;
         let fetch = Fetch { context, message, spans, values, missing, bytes, begun };
         self.table.insert(self.last, fetch);
-        self.queue.push_back(self.last);
+        self.clients.entry(context).or_default().waiting.push_back(self.last);
+        self.give_turn(context);
+    }
+
+    fn give_turn(&mut self, context: u64) {
+        if let Some(queue) = self.clients.get_mut(&context)
+            && !queue.has_turn
+            && !queue.waiting.is_empty()
+        {
+            queue.has_turn = true;
+            self.turns.push_back(context);
+        }
     }
 
     /// Whose turn it is, if the budget allows one more.
-    pub(super) fn next(&self) -> Option<u64> {
-        let fetch = self.table.get(self.queue.front()?)?;
-        let fits = self.taken_bytes + fetch.bytes <= self.budget_bytes;
-        (fits || self.taken_bytes == 0).then_some(fetch.context)
+    pub(super) fn next(&mut self) -> Option<u64> {
+        let share_bytes = self.budget_bytes / SHARES;
+        while let Some(&context) = self.turns.front() {
+            let queue = self.clients.get_mut(&context)?;
+            let bytes = queue.waiting.front().and_then(|number| self.table.get(number))?.bytes;
+            if queue.taken_bytes == 0 || queue.taken_bytes + bytes <= share_bytes {
+                let fits = self.taken_bytes + bytes <= self.budget_bytes;
+                return (fits || self.taken_bytes == 0).then_some(context);
+            }
+            // Its next turn comes when one of its requests is done.
+            queue.has_turn = false;
+            self.turns.pop_front();
+        }
+        None
+    }
+
+    /// Takes the request whose turn it is.
+    fn take(&mut self) -> Option<u64> {
+        let context = self.turns.pop_front()?;
+        let queue = self.clients.get_mut(&context)?;
+        queue.has_turn = false;
+        let number = queue.waiting.pop_front();
+        self.give_turn(context);
+        number
     }
 
     /// Begins what [`Self::next`] said: appends its READs to `out`.
     pub(super) fn begin(&mut self, pool: &BufferPool, out: &mut VecDeque<WorkRequest>) {
-        let Some(number) = self.queue.pop_front() else { return };
+        let Some(number) = self.take() else { return };
         let Some(fetch) = self.table.get_mut(&number) else { return };
         fetch.begun = Some(Instant::now());
         fetch.values.resize_with(fetch.spans.len(), Buffer::default);
         self.taken_bytes += fetch.bytes;
+        if let Some(queue) = self.clients.get_mut(&fetch.context) {
+            queue.taken_bytes += fetch.bytes;
+        }
         for (index, span) in fetch.spans.iter().enumerate() {
             let id = number << INDEX_BITS | index as u64;
             let op = Opcode::Read { remote: span.remote, into: pool.get(span.len_bytes) };
@@ -95,8 +146,17 @@ impl Fetches {
 
     /// Takes the request back that [`Self::next`] said: it is not begun.
     pub(super) fn take_back(&mut self) -> Option<Buffer> {
-        let number = self.queue.pop_front()?;
-        self.table.remove(&number).map(|fetch| fetch.message)
+        let number = self.take()?;
+        let fetch = self.table.remove(&number)?;
+        self.forget_if_idle(fetch.context);
+        Some(fetch.message)
+    }
+
+    fn forget_if_idle(&mut self, context: u64) {
+        let idle = |queue: &Queue| queue.waiting.is_empty() && queue.taken_bytes == 0;
+        if self.clients.get(&context).is_some_and(idle) {
+            self.clients.remove(&context);
+        }
     }
 
     /// A READ is done. The request, when it was the last one missing.
@@ -115,6 +175,11 @@ impl Fetches {
         }
         let fetch = self.table.remove(&number)?;
         self.taken_bytes -= fetch.bytes;
+        if let Some(queue) = self.clients.get_mut(&context) {
+            queue.taken_bytes -= fetch.bytes;
+        }
+        self.give_turn(context);
+        self.forget_if_idle(context);
         Some(Fetched { message: fetch.message, values: fetch.values })
     }
 
@@ -128,7 +193,8 @@ impl Fetches {
             }
             stays
         });
-        self.queue.retain(|number| self.table.contains_key(number));
+        self.clients.remove(&context);
+        self.turns.retain(|other| *other != context);
         before - self.table.len()
     }
 
@@ -215,6 +281,45 @@ mod tests {
         assert_eq!(fetches.next(), Some(2));
         assert!(fetches.take_back().is_some());
         assert_eq!(fetches.next(), None);
-        assert!(fetches.is_empty() && fetches.queue.is_empty());
+        assert!(fetches.is_empty() && fetches.turns.is_empty() && fetches.clients.is_empty());
+    }
+
+    #[test]
+    fn who_gives_nothing_holds_its_share_and_no_more() {
+        let mut fetches = Fetches::new(800);
+        let message = Buffer::default;
+        (0..64).for_each(|_| fetches.add(1, message(), spans(&[60])));
+        // Longer than a share, which is 100: two of them never at once.
+        (0..2).for_each(|_| fetches.add(2, message(), spans(&[150])));
+        let mut begun = Vec::new();
+        while let Some(context) = fetches.next() {
+            begun.push((context, begin(&mut fetches)));
+        }
+        assert_eq!(begun.iter().map(|(context, _)| *context).collect::<Vec<_>>(), [1, 2]);
+        // Both give nothing, and a third one goes on.
+        for _ in 0..10 {
+            fetches.add(3, message(), spans(&[100]));
+            assert_eq!(fetches.next(), Some(3));
+            let (id, value) = begin(&mut fetches).remove(0);
+            assert!(fetches.arrived(3, id, value).is_some());
+            assert_eq!(fetches.next(), None);
+        }
+        let (context, mut reads) = begun.remove(1);
+        let (id, value) = reads.remove(0);
+        assert!(fetches.arrived(context, id, value).is_some());
+        assert_eq!(fetches.next(), Some(2), "its share is free again");
+    }
+
+    #[test]
+    fn clients_take_turns() {
+        let mut fetches = Fetches::new(1000);
+        (0..3).for_each(|_| fetches.add(1, Buffer::default(), spans(&[10])));
+        (0..2).for_each(|_| fetches.add(2, Buffer::default(), spans(&[10])));
+        let order = std::iter::from_fn(|| {
+            let context = fetches.next()?;
+            begin(&mut fetches);
+            Some(context)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [1, 2, 1, 2, 1]);
     }
 }

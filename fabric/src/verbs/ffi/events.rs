@@ -32,6 +32,8 @@ pub(crate) enum Affair {
     DeviceFatal,
     /// A queue pair, by its number, is in error.
     QpFatal(u32),
+    /// A queue pair, by its number, is in error: its peer has reached for what is not its own.
+    QpAccess(u32),
     /// A queue pair, by its number, got a packet before the connection manager's last message.
     QpEstablished(u32),
     /// A shared receive queue has fewer buffers than its limit.
@@ -106,10 +108,10 @@ unsafe fn affair(event: &sys::ibv_async_event) -> Affair {
         | sys::IBV_EVENT_SM_CHANGE
         | sys::IBV_EVENT_CLIENT_REREGISTER => Affair::PortChanged(port()),
         sys::IBV_EVENT_DEVICE_FATAL => Affair::DeviceFatal,
-        sys::IBV_EVENT_QP_FATAL
-        | sys::IBV_EVENT_QP_REQ_ERR
-        | sys::IBV_EVENT_QP_ACCESS_ERR
-        | sys::IBV_EVENT_PATH_MIG_ERR => Affair::QpFatal(qp_num()),
+        sys::IBV_EVENT_QP_FATAL | sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_PATH_MIG_ERR => {
+            Affair::QpFatal(qp_num())
+        }
+        sys::IBV_EVENT_QP_ACCESS_ERR => Affair::QpAccess(qp_num()),
         sys::IBV_EVENT_COMM_EST => Affair::QpEstablished(qp_num()),
         sys::IBV_EVENT_SRQ_LIMIT_REACHED => Affair::SrqLow,
         sys::IBV_EVENT_SRQ_ERR => Affair::SrqFatal,

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::Device;
 use super::error::VerbsError;
@@ -98,6 +99,15 @@ impl Access {
     }
 }
 
+static REGISTERED_BYTES: AtomicU64 = AtomicU64::new(0);
+static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that this process has registered with devices now, counted once for each domain, and
+/// registrations that it has made so far.
+pub(crate) fn registered() -> (u64, u64) {
+    (REGISTERED_BYTES.load(Ordering::Relaxed), REGISTRATIONS.load(Ordering::Relaxed))
+}
+
 /// Registered memory. `K` is what keeps the memory mapped: it is dropped after the registration.
 pub(crate) struct Mr<K> {
     raw: NonNull<sys::ibv_mr>,
@@ -132,6 +142,8 @@ impl<K> Mr<K> {
         // SAFETY: the caller says that the range is mapped as long as `keep` lives.
         let raw = unsafe { pd.device.libs.ib.ibv_reg_mr(pd.as_ptr(), at, len_bytes, flags) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_reg_mr"))?;
+        REGISTERED_BYTES.fetch_add(len_bytes as u64, Ordering::Relaxed);
+        REGISTRATIONS.fetch_add(1, Ordering::Relaxed);
         Ok(Self { raw, pd: Arc::clone(pd), _keep: keep })
     }
 
@@ -156,6 +168,9 @@ impl<K> Mr<K> {
 
 impl<K> Drop for Mr<K> {
     fn drop(&mut self) {
+        // SAFETY: it is registered until the next line.
+        let len_bytes = unsafe { self.raw.as_ref() }.length;
+        REGISTERED_BYTES.fetch_sub(len_bytes as u64, Ordering::Relaxed);
         // SAFETY: registered once, deregistered once.
         let code = unsafe { self.pd.device.libs.ib.ibv_dereg_mr(self.raw.as_ptr()) };
         if code != 0 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::cq::Wc;
+use super::device::check;
 use super::error::VerbsError;
 use super::pd::Pd;
 use super::sys;
@@ -53,6 +54,24 @@ impl Srq {
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_srq {
         self.raw.as_ptr()
+    }
+
+    /// Makes the device say, once, when fewer than `limit` buffers are left.
+    ///
+    /// # Errors
+    /// When the device cannot.
+    pub(crate) fn arm(&self, limit: u32) -> Result<(), VerbsError> {
+        let mut attr = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        let mask = sys::IBV_SRQ_LIMIT as i32;
+        let ib = &self.pd.device().libs.ib;
+        // SAFETY: the queue exists until drop, `attr` is valid.
+        let code = unsafe { ib.ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) };
+        check("ibv_modify_srq", code)
+    }
+
+    /// Buffers that the device has, or has filled and nobody has polled.
+    pub(crate) fn posted(&self) -> usize {
+        self.state.lock().posted.iter().flatten().count()
     }
 
     /// Whether a completion is of a receive queue, whatever its status.
