@@ -49,25 +49,8 @@ pub(crate) fn establish(
     resume: Option<&Arc<Session>>,
 ) -> Result<Established, Error> {
     let by = Instant::now() + shared.options.connect_timeout;
-    let failed = |source| Error::Connect { addr: url.address(), source };
-    let mut stream = reach(url, by).map_err(failed)?;
-    let mut preamble = PREAMBLE_MAGIC.to_vec();
-    preamble.push(PURPOSE_CONTROL);
-    write_all(&mut stream, &preamble, by).map_err(failed)?;
-    let mut control = ControlStream::new(stream);
-    let hello = ToServer::Hello(Hello {
-        wire_min: WIRE_VERSION_MIN,
-        wire_max: WIRE_VERSION_MAX,
-        layout: LAYOUT_VERSION,
-        token: shared.options.token.clone(),
-        resume: resume.map_or((0, 0), |session| (session.id, session.resume_key)),
-    });
-    let sent = Instant::now();
-    let welcome = match control.ask(&hello, by).map_err(failed)? {
-        ToClient::Welcome(welcome) => *welcome,
-        ToClient::Failed(error) => return Err(error.into()),
-        _ => return Err(Error::BadAnswer("the answer to a hello is no welcome")),
-    };
+    let resumed = resume.map_or((0, 0), |session| (session.id, session.resume_key));
+    let (mut control, welcome, sent) = greet(url, shared, resumed, by)?;
     let clock = ServerClock::new(welcome.clock_ns, sent, Instant::now());
     let plan = Plan::of(shared.options.fabric, shared.options.rdma);
     let device = &shared.options.rdma_device;
@@ -84,6 +67,69 @@ pub(crate) fn establish(
     let parts = Parts { endpoint, cq, welcome, staging, session, clock, fallback };
     let connection = Connection::new(parts, Arc::clone(shared));
     Ok(Established { control, connection, resumed: is_resumed })
+}
+
+/// Another connection of the same session, over the control connection that it has. `offers` are
+/// the fabrics to choose from, best first.
+pub(crate) fn rewire(
+    control: &mut ControlStream,
+    url: &Url,
+    old: &Connection,
+    offers: Vec<FabricOffer>,
+    by: Instant,
+) -> Result<Arc<Connection>, Error> {
+    let shared = old.shared();
+    let plan = Plan::of(shared.options.fabric, shared.options.rdma);
+    let device = &shared.options.rdma_device;
+    let welcome = Welcome { fabrics: offers, ..old.welcome().clone() };
+    let mut attempt = Attempt { control, first: None, url, by, device };
+    let (wired, fallback) = wire(&mut attempt, &welcome, plan)?;
+    tell(shared, &wired, fallback.as_ref());
+    let Wired { endpoint, cq, staging } = wired;
+    let (session, clock) = (Arc::clone(old.session()), old.clock().again());
+    let welcome = Welcome { fabrics: old.welcome().fabrics.clone(), ..welcome };
+    let parts = Parts { endpoint, cq, welcome, staging, session, clock, fallback };
+    Ok(Connection::new(parts, Arc::clone(shared)))
+}
+
+/// What the server offers now, asked by a session that ends at once.
+pub(crate) fn ask_offers(
+    url: &Url,
+    shared: &Shared,
+    by: Instant,
+) -> Result<Vec<FabricOffer>, Error> {
+    let (mut control, welcome, _) = greet(url, shared, (0, 0), by)?;
+    // Its lease ends it if this does not arrive.
+    let _unheard = control.ask(&ToServer::Goodbye, by);
+    Ok(welcome.fabrics)
+}
+
+/// Opens a control connection. Also when the hello was sent.
+fn greet(
+    url: &Url,
+    shared: &Shared,
+    resume: (u64, u64),
+    by: Instant,
+) -> Result<(ControlStream, Welcome, Instant), Error> {
+    let failed = |source| Error::Connect { addr: url.address(), source };
+    let mut stream = reach(url, by).map_err(failed)?;
+    let mut preamble = PREAMBLE_MAGIC.to_vec();
+    preamble.push(PURPOSE_CONTROL);
+    write_all(&mut stream, &preamble, by).map_err(failed)?;
+    let mut control = ControlStream::new(stream);
+    let hello = ToServer::Hello(Hello {
+        wire_min: WIRE_VERSION_MIN,
+        wire_max: WIRE_VERSION_MAX,
+        layout: LAYOUT_VERSION,
+        token: shared.options.token.clone(),
+        resume,
+    });
+    let sent = Instant::now();
+    match control.ask(&hello, by).map_err(failed)? {
+        ToClient::Welcome(welcome) => Ok((control, *welcome, sent)),
+        ToClient::Failed(error) => Err(error.into()),
+        _ => Err(Error::BadAnswer("the answer to a hello is no welcome")),
+    }
 }
 
 fn left(by: Instant) -> io::Result<Duration> {

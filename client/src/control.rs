@@ -1,4 +1,5 @@
-//! The thread of the control connection: heartbeats, administration, and reconnecting.
+//! The thread of the control connection: heartbeats, administration, reconnecting, closing what is
+//! not used, and trying better fabrics.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,16 +7,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onesided_protocol::control::{ToClient, ToServer};
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::{FabricOffer, ToClient, ToServer};
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::connect::{Established, establish};
+use crate::choose::name_of;
+use crate::connect::{Established, ask_offers, establish, rewire};
 use crate::core::{Connection, Session, TICK};
 use crate::error::Error;
 use crate::frames::ControlStream;
 use crate::link::{Job, Link};
 use crate::stats::Counter;
+use crate::upkeep::{Idle, Retry};
 
 /// Pause before the first attempt to connect again; doubled after each.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -63,38 +67,148 @@ fn run(link: &Arc<Link>, mut live: Established) {
     }
 }
 
-fn serve(link: &Link, live: &mut Established) -> End {
-    let options = &link.shared().options;
-    let connection = &live.connection;
-    let half = options.silence_timeout / 2;
-    let asked = Duration::from_millis(u64::from(connection.welcome().heartbeat_ms).max(1));
-    let interval = asked.min(half).max(Duration::from_millis(1));
-    let mut next_beat = Instant::now() + interval;
+fn serve(link: &Arc<Link>, live: &mut Established) -> End {
+    let mut serving = Serving::new(link, live);
     loop {
-        if link.is_shut_down() {
-            return End::ShutDown;
+        if let Err(end) = serving.turn() {
+            return end;
         }
-        if !connection.is_alive() {
-            return End::Lost(connection.lost_reason().to_owned());
-        }
+    }
+}
+
+/// What is done while there is a control connection.
+struct Serving<'a> {
+    link: &'a Arc<Link>,
+    live: &'a mut Established,
+    /// Of the time after which a silent server is lost.
+    half: Duration,
+    interval: Duration,
+    next_beat: Instant,
+    idle: Idle,
+    retry: Retry,
+    /// The connection was closed since nobody used it.
+    rests: bool,
+}
+
+impl<'a> Serving<'a> {
+    fn new(link: &'a Arc<Link>, live: &'a mut Established) -> Self {
+        let options = &link.shared().options;
+        let half = options.silence_timeout / 2;
+        let asked = u64::from(live.connection.welcome().heartbeat_ms).max(1);
+        let interval = Duration::from_millis(asked).min(half).max(Duration::from_millis(1));
         let now = Instant::now();
-        if now >= next_beat {
-            if let Err(error) = heartbeat(link, &mut live.control, connection, now + half) {
-                return End::Lost(format!("no heartbeat from the server: {error}"));
-            }
-            next_beat = Instant::now() + interval;
+        // Where reading is loading nothing is gained, and much is lost.
+        let may_rest = live.connection.caps().kind != FabricKind::Shm && link.reconnects();
+        let idle_timeout = options.idle_timeout.filter(|_| may_rest);
+        let better = options.better_fabric_retry.filter(|_| link.reconnects());
+        Self {
+            link,
+            live,
+            half,
+            interval,
+            next_beat: now + interval,
+            idle: Idle::new(idle_timeout, now),
+            retry: Retry::new(better),
+            rests: false,
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), End> {
+        let link = self.link;
+        if link.is_shut_down() {
+            return Err(End::ShutDown);
+        }
+        self.look_after_connection()?;
+        let now = Instant::now();
+        let Established { control, connection, .. } = &mut *self.live;
+        if now >= self.next_beat {
+            heartbeat(link, control, connection, now + self.half)
+                .map_err(|error| End::Lost(format!("no heartbeat from the server: {error}")))?;
+            self.next_beat = Instant::now() + self.interval;
         }
         if let Some(job) = link.next_job() {
             // Administration may take longer than a heartbeat, but no longer than a call.
-            let by = job.by.at.max(Instant::now() + half);
-            if let Err(error) = administer(link, &mut live.control, connection, job, by) {
-                return End::Lost(error.to_string());
+            let by = job.by.at.max(Instant::now() + self.half);
+            let administered = administer(link, control, connection, job, by);
+            return administered.map_err(|error| End::Lost(error.to_string()));
+        }
+        let looks = if self.rests { [None, None] } else { [self.idle.due(), self.retry.due()] };
+        let until = looks.into_iter().flatten().fold(self.next_beat, Instant::min);
+        sleep(link, &self.live.control, until).map_err(End::Lost)
+    }
+
+    fn look_after_connection(&mut self) -> Result<(), End> {
+        let (link, now) = (self.link, Instant::now());
+        let connection = &self.live.connection;
+        if self.rests {
+            return if link.is_wanted() { self.wake() } else { Ok(()) };
+        }
+        if !connection.is_alive() {
+            return Err(End::Lost(connection.lost_reason().to_owned()));
+        }
+        let activity = link.shared().stats.activity();
+        if self.idle.is_over(activity, connection.is_in_use(), now) {
+            tracing::debug!("closing a connection that nobody uses");
+            link.rest(connection);
+            link.shared().stats.add(Counter::IdleCloses, 1);
+            self.rests = true;
+        } else if self.retry.is_due(connection.fallback().is_some(), now)
+            && let Err(error) = self.upgrade()
+        {
+            tracing::debug!(%error, "no better fabric yet");
+        }
+        Ok(())
+    }
+
+    /// Somebody wants to use the connection again.
+    fn wake(&mut self) -> Result<(), End> {
+        let offers = self.live.connection.welcome().fabrics.clone();
+        let again = self.rewire(offers, self.link.shared().options.connect_timeout);
+        let again = again.map_err(|error| End::Lost(error.to_string()))?;
+        tracing::debug!("connected again for use");
+        self.install(again);
+        self.rests = false;
+        Ok(())
+    }
+
+    /// Tries the fabrics that are better than the one in use.
+    fn upgrade(&mut self) -> Result<(), Error> {
+        let Some(url) = self.link.url() else { return Ok(()) };
+        let timeout = self.link.shared().options.connect_timeout.min(self.half);
+        let mut offers = ask_offers(url, self.link.shared(), Instant::now() + timeout)?;
+        let current = self.link.fabric().to_string();
+        offers.retain({
+            let mut better = true;
+            move |offer| {
+                better &= name_of(offer.kind) != current;
+                better
             }
-            continue;
-        }
-        if let Err(reason) = sleep(link, &live.control, next_beat) {
-            return End::Lost(reason);
-        }
+        });
+        let better = self.rewire(offers, timeout)?;
+        let fabric = better.caps().kind.to_string();
+        tracing::info!(fabric, "a better fabric can be used again");
+        self.link.shared().stats.add(Counter::FabricUpgrades, 1);
+        let old = Arc::clone(&self.live.connection);
+        self.install(better);
+        // What is under way there goes on over the new one.
+        old.mark_lost("a better fabric can be used again");
+        Ok(())
+    }
+
+    fn rewire(
+        &mut self,
+        offers: Vec<FabricOffer>,
+        timeout: Duration,
+    ) -> Result<Arc<Connection>, Error> {
+        let Some(url) = self.link.url() else { return Err(Error::Closed) };
+        let Established { control, connection, .. } = &mut *self.live;
+        rewire(control, url, connection, offers, Instant::now() + timeout)
+    }
+
+    fn install(&mut self, connection: Arc<Connection>) {
+        self.link.install(Arc::clone(&connection));
+        self.live.connection = connection;
+        self.idle.is_over(0, true, Instant::now());
     }
 }
 

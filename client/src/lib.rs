@@ -41,6 +41,7 @@ mod rpc;
 mod short;
 mod stats;
 mod table;
+mod upkeep;
 mod url;
 mod value;
 

@@ -28,6 +28,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Whether the answer is of use only with a connection.
+    fn needs_connection(&self) -> bool {
+        matches!(self.message, ToServer::OpenTable { .. })
+    }
+
     /// Whether asking twice does no harm.
     pub(crate) fn may_repeat(&self) -> bool {
         matches!(
@@ -47,6 +52,8 @@ pub(crate) struct Link {
     closed: Mutex<Option<String>>,
     changed: Notify,
     jobs: Mutex<VecDeque<Job>>,
+    /// Somebody waits for a connection.
+    wanted: AtomicBool,
     /// Wakes the control thread.
     bell: OwnedFd,
     shut_down: AtomicBool,
@@ -79,6 +86,7 @@ impl Link {
             closed: Mutex::new(None),
             changed: Notify::new(),
             jobs: Mutex::default(),
+            wanted: AtomicBool::new(false),
             bell,
             shut_down: AtomicBool::new(false),
             ended: Mutex::new(false),
@@ -218,8 +226,22 @@ impl Link {
             if self.is_closed() {
                 return Err(self.closed_error());
             }
+            self.wanted.store(true, Ordering::Release);
+            self.ring();
             changed.await;
         }
+    }
+
+    /// Closes the connection until [`Self::is_wanted`]: nobody uses it.
+    pub(crate) fn rest(&self, connection: &Connection) {
+        // Before it is closed: who wants one from then on says so.
+        self.wanted.store(false, Ordering::Release);
+        connection.mark_lost("it was closed since nobody used it");
+    }
+
+    /// Whether somebody wants a connection since the last one was closed.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) || self.jobs.lock().iter().any(Job::needs_connection)
     }
 
     /// Asks over the control connection; waits for one if need be. Returns the connection that

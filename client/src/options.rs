@@ -94,6 +94,12 @@ pub struct Options {
     pub reconnect: bool,
     /// How long to try to; `None` = as long as the client lives.
     pub reconnect_timeout: Option<Duration>,
+    /// A connection that nobody has used for this long is closed until somebody does; `None` =
+    /// never. Not over shared memory.
+    pub idle_timeout: Option<Duration>,
+    /// After a fallback to another fabric: when to try a better one again, for the first time; the
+    /// pauses grow to 32 times this. `None` = never while the connection lasts.
+    pub better_fabric_retry: Option<Duration>,
     /// How long a call polls before it sleeps, if the server is on this host; four times as long
     /// over verbs.
     pub spin: Duration,
@@ -115,6 +121,8 @@ impl Default for Options {
             silence_timeout: Duration::from_secs(4),
             reconnect: true,
             reconnect_timeout: None,
+            idle_timeout: Some(Duration::from_secs(300)),
+            better_fabric_retry: Some(Duration::from_secs(10)),
             spin: Duration::from_micros(50),
             cache_bytes: 256 << 20,
             prefill: false,
@@ -214,6 +222,23 @@ impl ClientBuilder {
     #[must_use]
     pub fn reconnect_timeout_ms(mut self, ms: u64) -> Self {
         self.options.reconnect_timeout = (ms > 0).then(|| Duration::from_millis(ms));
+        self
+    }
+
+    /// A connection over verbs or tcp that nobody has used for this long is closed, which frees a
+    /// queue pair or socket on both sides; the session goes on, and the next operation connects
+    /// again, which takes it some ms, and finds the bucket cache empty. 0 = never \[300,000\].
+    #[must_use]
+    pub fn idle_timeout_ms(mut self, ms: u64) -> Self {
+        self.options.idle_timeout = (ms > 0).then(|| Duration::from_millis(ms));
+        self
+    }
+
+    /// After a fallback to a slower fabric: when to try a better one again, for the first time; the
+    /// pauses double up to 32 times this. 0 = not before the connection ends \[10,000\].
+    #[must_use]
+    pub fn better_fabric_retry_ms(mut self, ms: u64) -> Self {
+        self.options.better_fabric_retry = (ms > 0).then(|| Duration::from_millis(ms));
         self
     }
 

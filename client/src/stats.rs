@@ -53,11 +53,15 @@ pub enum Counter {
     RpcRetries,
     /// Values that went through staging memory.
     Staged,
-    /// Connections made after the first one.
+    /// Connections made after the first one was lost.
     Reconnects,
+    /// Connections closed since nobody used them.
+    IdleCloses,
+    /// Connections over a better fabric than the one before.
+    FabricUpgrades,
 }
 
-const COUNTERS: usize = Counter::Reconnects as usize + 1;
+const COUNTERS: usize = Counter::FabricUpgrades as usize + 1;
 
 /// The counters of one thread: nobody else adds to them.
 #[derive(Default, Debug)]
@@ -168,6 +172,16 @@ impl ClientStats {
         self.shards.iter().map(|shard| shard.get(counter)).fold(0, u64::wrapping_add)
     }
 
+    /// Another number after each operation.
+    #[must_use]
+    pub(crate) fn activity(&self) -> u64 {
+        let of = |shard: &Arc<Shard>| {
+            let counters = shard.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
+            counters.fold(shard.fast_gets.load(Ordering::Relaxed), u64::wrapping_add)
+        };
+        self.shards.iter().map(of).fold(0, u64::wrapping_add)
+    }
+
     /// What the server is told.
     #[must_use]
     pub(crate) fn heartbeat(&self) -> Heartbeat {
@@ -189,7 +203,7 @@ pub struct Stats {
     pub fabric: String,
     /// Why it is no better one, where one was to be tried first.
     pub fallback: Option<String>,
-    /// Whether there is a connection now.
+    /// Whether there is a connection now: none after a loss, or while nobody uses it.
     pub connected: bool,
     /// GETs, each key of a get_many counted.
     pub gets: u64,
@@ -229,8 +243,12 @@ pub struct Stats {
     pub rpc_retries: u64,
     /// Values that went through staging memory.
     pub staged: u64,
-    /// Connections made after the first one.
+    /// Connections made after the first one was lost.
     pub reconnects: u64,
+    /// Connections closed since nobody used them; the next operation makes another one.
+    pub idle_closes: u64,
+    /// Connections over a better fabric than the one before.
+    pub fabric_upgrades: u64,
     /// Bytes of buffers mapped now, in use or kept for later.
     pub buffer_bytes: u64,
     /// Mappings made for buffers so far, each registered once where a device uses it: beside
@@ -266,6 +284,8 @@ impl Stats {
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),
             reconnects: sum(Counter::Reconnects),
+            idle_closes: sum(Counter::IdleCloses),
+            fabric_upgrades: sum(Counter::FabricUpgrades),
             buffer_bytes: buffers.mapped_bytes as u64,
             buffer_mappings: buffers.chunks_made,
         }

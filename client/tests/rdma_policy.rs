@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ fn server() -> Server {
 struct Middleman {
     addr: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
+    /// It changes nothing any more.
+    honest: Arc<AtomicBool>,
 }
 
 impl Middleman {
@@ -29,15 +32,17 @@ impl Middleman {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let addr = listener.local_addr().expect("an address");
         let open = Arc::<Mutex<Vec<TcpStream>>>::default();
-        let (to, kept) = (server.addr(), Arc::clone(&open));
+        let honest = Arc::<AtomicBool>::default();
+        let (to, kept, changes_nothing) = (server.addr(), Arc::clone(&open), Arc::clone(&honest));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 kept.lock().unwrap().push(client.try_clone().expect("a descriptor"));
                 // The server may be gone: the client sees its connection close.
-                let _ended = std::thread::spawn(move || pass_on(client, to));
+                let honest = changes_nothing.load(Ordering::Relaxed);
+                let _ended = std::thread::spawn(move || pass_on(client, to, honest));
             }
         });
-        Self { addr, open }
+        Self { addr, open, honest }
     }
 
     fn url(&self, query: &str) -> String {
@@ -51,7 +56,7 @@ impl Middleman {
     }
 }
 
-fn pass_on(mut client: TcpStream, to: SocketAddr) -> std::io::Result<()> {
+fn pass_on(mut client: TcpStream, to: SocketAddr, honest: bool) -> std::io::Result<()> {
     let mut server = TcpStream::connect(to)?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
@@ -65,6 +70,7 @@ fn pass_on(mut client: TcpStream, to: SocketAddr) -> std::io::Result<()> {
     });
     let passed = match preamble.last() {
         Some(&PURPOSE_DATA) => std::io::copy(&mut server, &mut client).map(|_| ()),
+        _ if honest => std::io::copy(&mut server, &mut client).map(|_| ()),
         _ => answers(&mut server, &mut client),
     };
     let _closed_already = client.shutdown(Shutdown::Both);
@@ -153,6 +159,45 @@ fn prefer_falls_back_with_one_warning_that_says_why() {
     }
     assert_eq!(log.count("; verbs: "), 1, "told once");
     assert!(log.count("connected again fabric=\"tcp\"") >= 3, "and the fabric in use each time");
+}
+
+/// While a thread works over tcp, what kept the better fabric away goes: the client finds out, and
+/// nothing fails.
+#[test]
+fn a_fallback_does_not_last_for_ever() {
+    let server = server();
+    let middleman = Middleman::before(&server);
+    let builder = Client::builder().url(middleman.url("")).better_fabric_retry_ms(20);
+    let client = builder.connect_blocking().expect("tcp");
+    assert_eq!(client.fabric(), FabricKind::Tcp);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let works = scope.spawn(|| {
+            let table = client.table("default").expect("opens");
+            let mut count = 0;
+            while !done.load(Ordering::Relaxed) {
+                let number = table.increment("n", 1).expect("no failure");
+                count += 1;
+                assert_eq!(number, count, "applied once");
+                let value = table.get("n").expect("get").expect("there");
+                assert_eq!(value, count.to_string().as_bytes()[..]);
+            }
+            count
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(client.fabric(), FabricKind::Tcp);
+        middleman.honest.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        while client.fabric() != FabricKind::Shm {
+            assert!(start.elapsed() < LONG, "it stays with tcp");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        done.store(true, Ordering::Relaxed);
+        assert!(works.join().expect("no failure") > 0);
+    });
+    let stats = client.stats();
+    assert_eq!((stats.fabric_upgrades, stats.reconnects, stats.fallback), (1, 0, None));
 }
 
 #[test]

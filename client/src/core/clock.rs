@@ -38,6 +38,11 @@ impl ServerClock {
         }
     }
 
+    /// Another one that knows as much.
+    pub(crate) fn again(&self) -> Self {
+        Self { state: RwLock::new(*self.state.read()) }
+    }
+
     /// Sets the time by hand, for simulations.
     pub fn set_manual(&self, now_ns: u64, error_ns: u64) {
         *self.state.write() = State::Manual { now_ns, error_ns };

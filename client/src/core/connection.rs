@@ -365,6 +365,11 @@ impl Connection {
         !self.blocked.lock().is_empty()
     }
 
+    /// Whether anything was posted and has not completed.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.slots.available_permits() < self.pending.capacity() || self.needs_reactor()
+    }
+
     /// Whether somebody waits who does not drive.
     pub(crate) fn needs_reactor(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 || self.has_blocked()

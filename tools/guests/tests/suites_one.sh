@@ -7,10 +7,11 @@
 # tests: onesided/server_killed
 # tests: onesided/real_input
 # tests: onesided/registered
+# tests: onesided/idle
 # One host, processes apart: the suites of shared memory over the device. Histories of many
 # processes are linearizable while clients are killed; torn READs are refused; clients outlive
 # servers that are killed; a source tree is read back whole; large values go straight into lent
-# buffers.
+# buffers; a connection that nobody uses is closed and opened again.
 . tools/guests/lib.sh
 
 export ONESIDED_TEST_FABRIC=verbs
@@ -24,6 +25,7 @@ suite torn_reads 2
 suite server_killed 100
 suite real_input 4
 suite registered 100
+suite idle 100
 for object in qp mr pd cq cm_id; do
     [ "$(rdma_count $object)" = 0 ] || fail "$object left: $(rdma resource show $object)"
 done
