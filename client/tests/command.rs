@@ -163,7 +163,10 @@ fn tables() {
     let cache = list.as_array().expect("a list").iter().find(|table| table["name"] == "cache");
     let cache = cache.expect("it is there");
     assert_eq!((&cache["default_ttl_s"], &cache["quota_bytes"]), (&0.into(), &(64 << 20).into()));
-    assert_eq!(cache["keys"], 1);
+    assert_eq!((&cache["keys"], &cache["evict"]), (&1.into(), &false.into()));
+    bed.run(["tables", "alter", "cache:evict"]).prints(b"altered cache\n");
+    let detail = bed.run(["tables", "list", "--detail"]).text();
+    assert!(detail.contains("evicted") && detail.contains("dead"), "{detail}");
     let text = bed.run(["tables", "list"]).text();
     assert!(text.starts_with("table") && text.contains("default"), "{text}");
     bed.run(["tables", "drop", "cache"]).fails(2, "--yes");

@@ -207,7 +207,7 @@ async fn tables_come_and_go() {
     let client = client(&server, FabricChoice::Auto).await;
     assert_eq!(client.fabric(), FabricKind::Shm);
     assert!(matches!(client.table("none").await, Err(Error::NoSuchTable(_))));
-    let options = TableOptions { default_ttl_s: 60, quota_bytes: 0 };
+    let options = TableOptions { default_ttl_s: 60, ..TableOptions::default() };
     let table = client.create_table("t", options).await.unwrap();
     assert!(matches!(client.create_table("t", options).await, Err(Error::TableExists(_))));
     table.put("k", "v").await.unwrap();
@@ -239,7 +239,7 @@ fn a_table_that_is_altered_is_not_a_dropped_one() {
             for default_ttl_s in
                 (1..).take_while(|_| !done.load(std::sync::atomic::Ordering::Relaxed))
             {
-                let options = TableOptions { default_ttl_s, quota_bytes: 0 };
+                let options = TableOptions { default_ttl_s, ..TableOptions::default() };
                 server.engine().alter_table("default", options).unwrap();
             }
         });

@@ -132,16 +132,7 @@ fn token() {
 }
 
 fn status(name_len: usize) -> TableStatus {
-    TableStatus {
-        name: "n".repeat(name_len),
-        id: 1,
-        options: TableOptions::default(),
-        keys: 0,
-        live_bytes: 0,
-        log_bytes: 0,
-        index_bytes: 0,
-        splits: 0,
-    }
+    TableStatus { name: "n".repeat(name_len), id: 1, ..TableStatus::default() }
 }
 
 #[test]

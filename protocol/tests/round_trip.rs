@@ -101,8 +101,11 @@ fn an_owned() -> impl Strategy<Value = Owned> {
 }
 
 fn options() -> impl Strategy<Value = TableOptions> {
-    any::<(u32, u64)>()
-        .prop_map(|(default_ttl_s, quota_bytes)| TableOptions { default_ttl_s, quota_bytes })
+    any::<(u32, u64, bool)>().prop_map(|(default_ttl_s, quota_bytes, evict)| TableOptions {
+        default_ttl_s,
+        quota_bytes,
+        evict,
+    })
 }
 
 fn to_server() -> impl Strategy<Value = ToServer> {
@@ -172,16 +175,25 @@ fn table_messages() -> impl Strategy<Value = ToClient> {
             ToClient::Table(TableInfo { id, slot, hash_seed, secret, directory, options })
         },
     );
-    let status = ("\\PC{0,16}", any::<u32>(), options(), any::<[u64; 5]>()).prop_map(
-        |(name, id, options, [keys, live_bytes, log_bytes, index_bytes, splits])| TableStatus {
-            name,
-            id,
-            options,
-            keys,
-            live_bytes,
-            log_bytes,
-            index_bytes,
-            splits,
+    let status = ("\\PC{0,16}", any::<u32>(), options(), any::<[u64; 6]>()).prop_map(
+        |(name, id, options, [keys, live_bytes, log_bytes, index_bytes, splits, more])| {
+            TableStatus {
+                name,
+                id,
+                options,
+                keys,
+                live_bytes,
+                log_bytes,
+                index_bytes,
+                splits,
+                dead_bytes: more,
+                free_bytes: more ^ 1,
+                written_bytes: more ^ 2,
+                moved_bytes: more ^ 3,
+                expired_entries: more ^ 4,
+                evicted_entries: more ^ 5,
+                expiry_backlog: more ^ 6,
+            }
         },
     );
     prop_oneof![info, vec(status, 0..5).prop_map(ToClient::Tables)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::config::HugePages;
 use crate::config::file::{self, FileConfig, LogFormat, Settings};
+use crate::config::{Cleaning, HugePages};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,15 +36,19 @@ pub struct Cli {
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 
-    /// Memory for all tables, taken as they grow. When it is full, writes fail with OutOfMemory
-    /// and nothing is lost [default: 1GiB]
+    /// Memory for all tables, taken as they grow. When it is full, tables that may evict lose
+    /// entries; of others, what needs more memory fails and nothing is lost [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
 
-    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME
-    /// [default: default]
+    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME,
+    /// evict, noeviction [default: default]
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
+
+    /// The table `default` is a cache: when memory is full, its oldest entries make room
+    #[arg(long)]
+    evict: bool,
 
     /// File with the token that clients must know. Without one whoever reaches the port may read
     /// and write everything (of the default tenant, if the file has more)
@@ -83,6 +87,10 @@ pub struct Cli {
     #[arg(long, value_name = "WHEN")]
     huge_pages: Option<HugePages>,
 
+    /// When entries are moved together, so that memory becomes free [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    cleaning: Option<Cleaning>,
+
     /// Longest value, at most 60MiB [default: 32MiB]
     #[arg(long, value_name = "SIZE")]
     value_max: Option<String>,
@@ -113,12 +121,14 @@ impl Cli {
             memory: self.memory,
             value_max: self.value_max,
             tables: some(self.tables),
+            evict: self.evict.then_some(true),
             fabrics: some(self.fabric),
             rdma: self.rdma,
             rdma_device: self.rdma_device,
             token_file: self.token_file,
             max_sessions: self.max_sessions,
             huge_pages: self.huge_pages,
+            cleaning: self.cleaning,
             log: self.log,
             log_format: self.log_format,
             ..FileConfig::default()

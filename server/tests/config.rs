@@ -137,6 +137,8 @@ fn wrong_values_are_named() {
         ("fabrics = [\"verbs\"]\nrdma = \"never\"", ["rdma is never", "add shm or tcp"]),
         ("fabrics = []", ["fabrics", "at least one"]),
         ("tables = [\"t:tl=1\"]", ["tl", "did you mean `ttl`?"]),
+        ("evict = true\ntables = [\"t\"]", ["evict", "no table `default`"]),
+        ("cleaning = \"on\"", ["line 1", "aggressive"]),
         ("log_format = \"xml\"", ["line 1", "xml"]),
         ("huge_pages = \"on\"", ["line 1", "auto"]),
         ("token_file = \"/no/such/file\"", ["token_file", "/no/such/file"]),

@@ -212,3 +212,119 @@ fn aggressive_cleaning_loses_nothing() {
         assert_eq!(found, large);
     }
 }
+
+fn evicting(engine: &Arc<Engine>, quota_bytes: u64) -> Arc<Table> {
+    let options = TableOptions { quota_bytes, evict: true, ..TableOptions::default() };
+    let info = engine.create_table("t", options).expect("table");
+    engine.table(info.id).expect("by id")
+}
+
+#[test]
+fn a_table_that_evicts_takes_everything_and_loses_the_oldest() {
+    for (cleaner_thread, quota_bytes) in [(false, 0), (true, 0), (false, 1 << 20)] {
+        let (engine, _) = engine(EngineConfig { cleaner_thread, ..config(4 << 20) });
+        let table = evicting(&engine, quota_bytes);
+        let info = engine.create_table("stays", TableOptions::default()).expect("table");
+        let stays = engine.table(info.id).expect("by id");
+        (0..500).for_each(|n| {
+            stays.put(&key(n), &value(n, 1, 200), Expect::Any, Ttl::Never, 0).expect("put");
+        });
+        // Ten times the memory.
+        let total = 160_000;
+        for n in 0..total {
+            let put = table.put(&key(n), &value(n, 0, 200), Expect::Absent, Ttl::Never, n);
+            put.unwrap_or_else(|error| panic!("key {n}: {error} {:?}", engine.memory_status()));
+        }
+        let status = engine.list_tables();
+        let (kept, evicted) = (status[1].keys, status[1].evicted_entries);
+        assert_eq!(kept + evicted, u64::from(total), "{status:?}");
+        let limit_bytes = if quota_bytes == 0 { 4 << 20 } else { quota_bytes };
+        let used = (kept * entry_bytes(200) + status[1].index_bytes) * 100 / limit_bytes;
+        assert!(used >= 55, "{used} % are used: {status:?}");
+        let reader = RawReader::open(&engine, "t").expect("in the catalog");
+        let is_there = |n: u32| match reader.get(&key(n)) {
+            Raw::Hit(_, found) => found == value(n, 0, 200),
+            _ => false,
+        };
+        let newest = total - kept as u32 * 9 / 10..total;
+        assert!(newest.into_iter().all(is_there), "first in, first out");
+        assert!(!(0..1_000).any(is_there));
+        let reader = RawReader::open(&engine, "stays").expect("in the catalog");
+        (0..500).for_each(|n| assert_eq!(reader.value(&key(n)), value(n, 1, 200)));
+        assert_eq!(status[0].evicted_entries, 0);
+    }
+}
+
+#[test]
+fn a_small_quota_of_a_table_that_evicts_is_in_one_segment() {
+    let (engine, _) = engine(config(64 << 20));
+    let table = evicting(&engine, 300 << 10);
+    for n in 0..20_000 {
+        let put = table.put(&key(n), &value(n, 0, 200), Expect::Absent, Ttl::Never, n);
+        put.unwrap_or_else(|error| panic!("key {n}: {error} {:?}", engine.list_tables()));
+    }
+    let status = &engine.list_tables()[0];
+    assert!(status.log_bytes + status.index_bytes <= 300 << 10, "{status:?}");
+}
+
+#[test]
+fn long_values_find_a_row_among_short_ones() {
+    let (engine, _) = engine(EngineConfig { region_bytes: 1 << 20, ..config(8 << 20) });
+    let table = table(&engine);
+    let keys = fill(&engine, &table, 200, 850);
+    // Every third key: segments are two thirds full, and no block is free.
+    let third = || (0..keys).filter(|n| n % 3 == 0);
+    third().for_each(|n| assert!(table.delete(&key(n), Expect::Any).expect("delete")));
+    let long = |n: u32| vec![n as u8; 400 << 10];
+    for n in 0..4 {
+        let put = table.put(format!("long {n}").as_bytes(), &long(n), Expect::Any, Ttl::Never, 0);
+        put.unwrap_or_else(|error| panic!("{n}: {error} {:?}", engine.memory_status()));
+    }
+    let reader = RawReader::open(&engine, "t").expect("in the catalog");
+    (0..4).for_each(|n| assert_eq!(reader.value(format!("long {n}").as_bytes()), long(n)));
+    for n in (0..keys).filter(|n| n % 3 != 0) {
+        assert_eq!(reader.value(&key(n)), value(n, 0, 200), "key {n}");
+    }
+}
+
+#[test]
+fn values_of_all_lengths_are_overwritten_at_eighty_per_cent() {
+    let config = EngineConfig { region_bytes: 8 << 20, ..config(32 << 20) };
+    let (engine, _) = engine(config);
+    let table = table(&engine);
+    let mut random = SmallRng::seed_from_u64(9);
+    // Log-uniform from 1 byte to 1 MiB.
+    let mut len = move || 2_f64.powf(random.random_range(0.0..20.0)) as usize;
+    let mut lens = Vec::new();
+    let mut live_bytes = 0;
+    while live_bytes < (32 << 20) * 7 / 10 {
+        lens.push((len(), 0_u8));
+        live_bytes += lens[lens.len() - 1].0 + 64;
+    }
+    let fill = |(len_bytes, round): (usize, u8)| vec![round; len_bytes];
+    for (n, &what) in (0..).zip(&lens) {
+        table.put(&key(n), &fill(what), Expect::Any, Ttl::Never, 0).expect("put");
+    }
+    let mut random = SmallRng::seed_from_u64(10);
+    for round in 0..20 * lens.len() {
+        let n = random.random_range(0..lens.len());
+        // Two change lengths, so that the sum stays.
+        let m = random.random_range(0..lens.len());
+        let (a, b) = (lens[n].0, lens[m].0);
+        (lens[n], lens[m]) = ((b, round as u8), (a, round as u8));
+        let shorter_first = if a > b { [n, m] } else { [m, n] };
+        for n in shorter_first {
+            let put = table.put(&key(n as u32), &fill(lens[n]), Expect::Any, Ttl::Never, 0);
+            put.unwrap_or_else(|error| {
+                let status = engine.memory_status();
+                panic!("round {round}, {} bytes: {error} {status:?}", lens[n].0)
+            });
+        }
+    }
+    println!("{:?}", engine.memory_status());
+    for (n, &what) in (0..).zip(&lens) {
+        let mut found = Vec::new();
+        table.get(&key(n), &mut found).expect("there");
+        assert!(found == fill(what), "key {n}");
+    }
+}

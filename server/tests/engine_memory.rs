@@ -118,14 +118,14 @@ fn when_memory_is_full_nothing_changes_and_deletes_make_room() {
 #[test]
 fn a_quota_holds_for_its_table_only() {
     let (engine, _) = engine(small(8 << 20));
-    let limited = table(&engine, TableOptions { quota_bytes: 1 << 20, default_ttl_s: 0 });
+    let limited = table(&engine, TableOptions { quota_bytes: 1 << 20, ..TableOptions::default() });
     let info = engine.create_table("other", TableOptions::default()).expect("table");
     let other = engine.table(info.id).expect("by id");
     let (count, code) = fill(&limited, &[1; 500]);
     assert_eq!(code, ErrorCode::OutOfMemory);
     assert!((1_000..2_000).contains(&count), "{count} keys of 500 bytes in 1 MiB");
     other.put(b"k", b"v", Expect::Any, Ttl::Never, 0).expect("another table's put");
-    let more = TableOptions { quota_bytes: 2 << 20, default_ttl_s: 0 };
+    let more = TableOptions { quota_bytes: 2 << 20, ..TableOptions::default() };
     engine.alter_table("t", more).expect("alter");
     let (count_more, _) = fill(&limited, &[1; 500]);
     assert!(count_more > count + 1_000, "{count_more} keys with twice the quota");
@@ -188,7 +188,7 @@ fn a_configuration_that_cannot_be_is_refused_by_name() {
 #[test]
 fn a_table_full_of_expired_entries_takes_new_ones() {
     let (engine, clock) = engine(small(1 << 20));
-    let table = table(&engine, TableOptions { default_ttl_s: 10, quota_bytes: 0 });
+    let table = table(&engine, TableOptions { default_ttl_s: 10, ..TableOptions::default() });
     let put = |n: u32| table.put(&key(n), &[7; 500], Expect::Any, Ttl::TableDefault, n);
     let first = (0..).find(|&n| put(n).is_err()).expect("memory is finite");
     assert!(first > 1_000, "only {first} keys");

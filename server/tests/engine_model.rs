@@ -256,7 +256,7 @@ proptest! {
     #[test]
     fn the_engine_is_a_map(steps in prop::collection::vec(a_step(), 1..250)) {
         let (engine, clock) = engine(small(64 << 20));
-        let options = TableOptions { default_ttl_s: DEFAULT_TTL_S, quota_bytes: 0 };
+        let options = TableOptions { default_ttl_s: DEFAULT_TTL_S, ..TableOptions::default() };
         let info = engine.create_table("t", options).expect("table");
         let table = engine.table(info.id).expect("by id");
         let reader = RawReader::open(&engine, "t").expect("in the catalog");

@@ -14,7 +14,8 @@ fn key(n: u32) -> Vec<u8> {
 #[test]
 fn tables_are_made_opened_listed_and_altered() {
     let (engine, _) = engine(small(8 << 20));
-    let options = TableOptions { default_ttl_s: 9, quota_bytes: 1 << 20 };
+    let options =
+        TableOptions { default_ttl_s: 9, quota_bytes: 1 << 20, ..TableOptions::default() };
     let made = engine.create_table("a", options).expect("create");
     assert_eq!(engine.open_table("a").expect("open"), made);
     let exists = engine.create_table("a", options).expect_err("twice");
@@ -23,7 +24,7 @@ fn tables_are_made_opened_listed_and_altered() {
     assert!(other.id != made.id && other.hash_seed != made.hash_seed);
     assert!(other.secret != made.secret && other.slot != made.slot);
     let epoch = engine.catalog_epoch();
-    let changed = TableOptions { default_ttl_s: 1, quota_bytes: 0 };
+    let changed = TableOptions { default_ttl_s: 1, ..TableOptions::default() };
     assert_eq!(engine.alter_table("a", changed).expect("alter").options, changed);
     assert!(engine.catalog_epoch() > epoch);
     assert!(RawReader::open(&engine, "a").is_some());

@@ -172,7 +172,8 @@ fn clients_that_end_without_a_word_keep_nobody_out() {
 
 #[test]
 fn tables_come_and_go() {
-    let options = TableOptions { default_ttl_s: 60, quota_bytes: 8 << 20 };
+    let options =
+        TableOptions { default_ttl_s: 60, quota_bytes: 8 << 20, ..TableOptions::default() };
     let spec = TableSpec { options, ..TableSpec::new("first") };
     let server = start(ServerConfig { tables: vec![spec], ..config() });
     let mut control = Control::open(server.addr());

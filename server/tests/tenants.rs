@@ -115,7 +115,7 @@ fn tables_of_others_do_not_exist() {
 fn who_may_not_manage_tables_is_told_so_and_uses_them() {
     let server = shared();
     let mut red = enter(&server, "red");
-    let options = TableOptions { default_ttl_s: 1, quota_bytes: 0 };
+    let options = TableOptions { default_ttl_s: 1, ..TableOptions::default() };
     for message in [
         ToServer::CreateTable { name: "new".to_owned(), options },
         ToServer::AlterTable { name: "default".to_owned(), options },

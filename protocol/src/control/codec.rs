@@ -93,11 +93,14 @@ impl TableOptions {
     fn encode(&self, out: &mut Vec<u8>) {
         out.u32(self.default_ttl_s);
         out.u64(self.quota_bytes);
+        out.u8(self.evict.into());
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let default_ttl_s = reader.u32("default ttl")?;
-        Ok(Self { default_ttl_s, quota_bytes: reader.u64("quota")? })
+        let quota_bytes = reader.u64("quota")?;
+        let evict = reader.bool("evict")?;
+        Ok(Self { default_ttl_s, quota_bytes, evict })
     }
 }
 
@@ -271,9 +274,21 @@ impl TableStatus {
         out.bytes(self.name.as_bytes());
         out.u32(self.id);
         self.options.encode(out);
-        for value in [self.keys, self.live_bytes, self.log_bytes, self.index_bytes, self.splits] {
-            out.u64(value);
-        }
+        let numbers = [
+            self.keys,
+            self.live_bytes,
+            self.log_bytes,
+            self.index_bytes,
+            self.splits,
+            self.dead_bytes,
+            self.free_bytes,
+            self.written_bytes,
+            self.moved_bytes,
+            self.expired_entries,
+            self.evicted_entries,
+            self.expiry_backlog,
+        ];
+        numbers.into_iter().for_each(|number| out.u64(number));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -286,6 +301,13 @@ impl TableStatus {
             log_bytes: r.u64("log bytes")?,
             index_bytes: r.u64("index bytes")?,
             splits: r.u64("splits")?,
+            dead_bytes: r.u64("dead bytes")?,
+            free_bytes: r.u64("free bytes")?,
+            written_bytes: r.u64("written bytes")?,
+            moved_bytes: r.u64("moved bytes")?,
+            expired_entries: r.u64("expired entries")?,
+            evicted_entries: r.u64("evicted entries")?,
+            expiry_backlog: r.u64("expiry backlog")?,
         })
     }
 }

@@ -213,6 +213,9 @@ pub struct TableOptions {
     pub default_ttl_s: u32,
     /// Bytes that entries and index may take; 0 = up to the server's memory.
     pub quota_bytes: u64,
+    /// When memory is full: whether entries may go to make room for others (`evict`), or what would
+    /// make it fuller is refused (`noeviction`).
+    pub evict: bool,
 }
 
 /// What a client needs to read a table.
@@ -233,7 +236,7 @@ pub struct TableInfo {
 }
 
 /// A table as people see it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableStatus {
     /// Its name.
     pub name: String,
@@ -251,4 +254,19 @@ pub struct TableStatus {
     pub index_bytes: u64,
     /// Splits so far.
     pub splits: u64,
+    /// Of the log, bytes of entries that are dead, and rests too short for an entry.
+    pub dead_bytes: u64,
+    /// Of the log, what nothing was put into yet.
+    pub free_bytes: u64,
+    /// Bytes of entries that were written for clients so far.
+    pub written_bytes: u64,
+    /// Bytes of entries that cleaning has copied so far.
+    pub moved_bytes: u64,
+    /// Entries that were removed so far because their time was over.
+    pub expired_entries: u64,
+    /// Live entries that were removed so far because memory was full.
+    pub evicted_entries: u64,
+    /// Entries whose time was over that the last round through the table found; a round takes a
+    /// minute.
+    pub expiry_backlog: u64,
 }

@@ -143,13 +143,16 @@ impl RegionRecord {
     }
 }
 
+/// Of [`TableRecord::flags`]: entries may go when memory is full.
+pub const TABLE_FLAG_EVICT: u32 = 1 << 2;
+
 /// One table. The checksum covers all but the directory word, which changes as the index grows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct TableRecord {
     /// Never used twice in a server life; 0 = no table in this slot.
     pub id: U32,
-    /// Bit 0: update mode `cas`. Bit 1: ordered. Others 0.
+    /// Bit 0: update mode `cas`. Bit 1: ordered. Bit 2: [`TABLE_FLAG_EVICT`]. Others 0.
     pub flags: U32,
     /// See [`DirectoryWord`].
     pub directory: U64,

@@ -21,6 +21,8 @@ pub struct FileConfig {
     pub value_max: Option<String>,
     /// `NAME[:option=value,...]` each.
     pub tables: Option<Vec<String>>,
+    /// Whether the table `default` may lose entries when memory is full.
+    pub evict: Option<bool>,
     /// `shm`, `verbs`, `tcp`.
     pub fabrics: Option<Vec<String>>,
     /// `require`, `prefer`, `never`.
@@ -121,6 +123,20 @@ pub fn parse(text: &str) -> Result<FileConfig, String> {
     })
 }
 
+/// What `evict` says of the table `default`, if it says something.
+fn evicting(mut tables: Vec<TableSpec>, evict: Option<bool>) -> Result<Vec<TableSpec>, String> {
+    if evict == Some(true) {
+        let wanted = TableSpec::new("default");
+        let table = tables.iter_mut().find(|t| t.name == wanted.name && t.tenant == wanted.tenant);
+        let table = table.ok_or(
+            "evict: there is no table `default`; write NAME:evict for the tables that may lose \
+             entries",
+        )?;
+        table.options.evict = true;
+    }
+    Ok(tables)
+}
+
 impl FileConfig {
     /// What `over` sets replaces what `self` sets: flags before the file.
     #[must_use]
@@ -130,6 +146,7 @@ impl FileConfig {
             memory: over.memory.or(self.memory),
             value_max: over.value_max.or(self.value_max),
             tables: over.tables.or(self.tables),
+            evict: over.evict.or(self.evict),
             fabrics: over.fabrics.or(self.fabrics),
             rdma: over.rdma.or(self.rdma),
             rdma_device: over.rdma_device.or(self.rdma_device),
@@ -173,7 +190,7 @@ impl FileConfig {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: size("memory", self.memory, default.memory_bytes)?,
             value_max_bytes: size("value_max", self.value_max, default.value_max_bytes)?,
-            tables: tables.transpose()?.unwrap_or(default.tables),
+            tables: evicting(tables.transpose()?.unwrap_or(default.tables), self.evict)?,
             fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),

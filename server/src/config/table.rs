@@ -9,7 +9,7 @@ use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 use super::size::{format_size, parse_size};
 use super::{DEFAULT_TENANT, suggest};
 
-const OPTIONS: [&str; 3] = ["ttl", "quota", "tenant"];
+const OPTIONS: [&str; 5] = ["ttl", "quota", "tenant", "evict", "noeviction"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +44,10 @@ impl FromStr for TableSpec {
         }
         let mut spec = Self::new(name);
         for option in options.split(',').filter(|option| !option.is_empty()) {
+            if matches!(option, "evict" | "noeviction") {
+                spec.options.evict = option == "evict";
+                continue;
+            }
             let (key, value) = option.split_once('=').ok_or_else(|| {
                 format!("table `{name}`: `{option}` has no value; write option=value")
             })?;
@@ -71,11 +75,12 @@ impl FromStr for TableSpec {
 
 impl fmt::Display for TableSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableOptions { default_ttl_s: ttl, quota_bytes: quota } = self.options;
+        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict } = self.options;
         let options = [
             (self.tenant != DEFAULT_TENANT).then(|| format!("tenant={}", self.tenant)),
             (ttl != 0).then(|| format!("ttl={ttl}")),
             (quota != 0).then(|| format!("quota={}", format_size(quota))),
+            evict.then(|| "evict".to_owned()),
         ];
         f.write_str(&self.name)?;
         for (n, option) in options.iter().flatten().enumerate() {
@@ -91,11 +96,22 @@ mod tests {
 
     #[test]
     fn options_are_read_and_written() {
-        for text in
-            ["default", "a:ttl=60", "b:quota=512MiB", "c:ttl=1,quota=7B", "d:tenant=blue,ttl=1"]
-        {
+        for text in [
+            "default",
+            "a:ttl=60",
+            "b:quota=512MiB",
+            "c:ttl=1,quota=7B",
+            "d:tenant=blue,ttl=1,evict",
+        ] {
             assert_eq!(text.parse::<TableSpec>().map(|t| t.to_string()), Ok(text.to_owned()));
         }
+    }
+
+    #[test]
+    fn of_evict_and_noeviction_the_last_one_holds() {
+        let evicts = |text: &str| text.parse::<TableSpec>().map(|spec| spec.options.evict);
+        assert_eq!(evicts("t:evict,ttl=5"), Ok(true));
+        assert_eq!(evicts("t:evict,noeviction"), Ok(false));
     }
 
     #[test]
@@ -105,6 +121,7 @@ mod tests {
         assert!(error("t:ttl=soon").contains("seconds"));
         assert!(error("t:quota=1GB").contains("GiB"));
         assert!(error("t:ttl").contains("option=value"));
+        assert!(error("t:evicts=1").contains("did you mean `evict`?"));
         assert!(error("").contains("name"));
         assert!(error(&"n".repeat(65)).contains("65 bytes"));
     }

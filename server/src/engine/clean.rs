@@ -31,6 +31,7 @@ use super::table::{Table, read_value};
 use super::{Engine, Shared, publish};
 
 mod counts;
+mod row;
 mod thread;
 
 pub use counts::CleaningStatus;
@@ -59,13 +60,15 @@ const BATCH: usize = 16;
 const CANDIDATES_MIN: usize = 64;
 const CANDIDATES_PART: usize = 64;
 /// How much a writer that helps walks through, for each byte it has written: more than has to be
-/// walked through for a byte of room, as long as [`Cleaner::dead_part`] is dead.
+/// walked through for a byte of room, as long as [`Cleaner::choice`] finds a segment.
 const HELP_FACTOR: usize = 40;
 const HELP_FACTOR_FULL: usize = 80;
 /// And at most, so that no write takes much longer than others.
 const HELP_MAX_BYTES: usize = 128 << 10;
 /// Segments that a writer without room empties before it tries again.
 const SEGMENTS_FOR_ROOM: usize = 64;
+/// How often it looks, meanwhile, for a stretch of a region to empty.
+const ROWS_FOR_ROOM: usize = 4;
 
 /// What cleans.
 pub(super) struct Cleaner {
@@ -84,23 +87,31 @@ struct Work {
     walk: Option<Walk>,
     /// The best one last. Only hints: they have changed since.
     candidates: Vec<LogAddr>,
+    /// Of tables that may lose entries; the oldest one last.
+    oldest: Vec<LogAddr>,
     batch: Batch,
 }
 
-/// Which segments may be cleaned.
+/// Which segments may be emptied.
 #[derive(Clone, Copy)]
 struct Choice {
     /// Those of one table only.
     owner: Option<u32>,
     /// At least this part of the entries, one of so many bytes, is dead; 0: any.
     dead_part: usize,
+    /// If there is none: the oldest of a table that may lose entries.
+    may_evict: bool,
 }
 
 impl Choice {
+    fn is_of_owner(&self, sealed: &Sealed) -> bool {
+        self.owner.is_none_or(|owner| owner == sealed.owner)
+    }
+
     fn admits(&self, sealed: &Sealed) -> bool {
         let dead_bytes = sealed.used_bytes.saturating_sub(sealed.live_bytes);
-        self.owner.is_none_or(|owner| owner == sealed.owner)
-            && (self.dead_part == 0 || dead_bytes * self.dead_part >= sealed.used_bytes)
+        let worth_it = self.dead_part == 0 || dead_bytes * self.dead_part >= sealed.used_bytes;
+        worth_it && self.is_of_owner(sealed)
     }
 }
 
@@ -153,19 +164,27 @@ impl Cleaner {
         *self.tables.lock() = known;
     }
 
+    /// The ids of tables that may lose entries, ascending.
+    fn evicting(&self) -> Vec<u32> {
+        let tables = self.tables.lock();
+        let evicts = |table: &Weak<Table>| table.upgrade().is_some_and(|table| table.evicts());
+        tables.iter().filter(|(_, table)| evicts(table)).map(|(&id, _)| id).collect()
+    }
+
     /// The table of an id; a dropped one is none.
     fn table(&self, id: u32) -> Weak<Table> {
         self.tables.lock().get(&id).cloned().unwrap_or_default()
     }
 
-    /// How much must be dead in a segment, so that it is worth it.
-    fn dead_part(&self, level: Level) -> usize {
-        match (self.mode, level) {
+    /// What is worth it, when there is so much room.
+    fn choice(&self, level: Level) -> Choice {
+        let dead_part = match (self.mode, level) {
             (Cleaning::Aggressive, _) => 0,
             (_, Level::Ample | Level::Low) => 16,
             (_, Level::Short) => 32,
             (_, Level::Full) => 64,
-        }
+        };
+        Choice { owner: None, dead_part, may_evict: level >= Level::Short }
     }
 }
 
@@ -193,34 +212,72 @@ impl Work {
         Step::Emptied(freed_bytes)
     }
 
+    /// Empties a segment, with none in work.
+    fn empty(&mut self, shared: &Shared, walk: Walk) {
+        debug_assert!(self.walk.is_none(), "a segment in work would stay pinned");
+        self.walk = Some(walk);
+        let choice = Choice { owner: None, dead_part: 1, may_evict: false };
+        self.go_on(shared, choice, usize::MAX);
+    }
+
     /// Pins the best segment.
     fn begin(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
         if let Some(walk) = self.next(shared, choice) {
             return Some(walk);
         }
-        if shared.cleaner.mode == Cleaning::Auto && !shared.pool.has_changed() {
+        if shared.cleaner.mode == Cleaning::Aggressive || shared.pool.has_changed() {
+            self.look(shared, choice);
+            if let Some(walk) = self.next(shared, choice) {
+                return Some(walk);
+            }
+            if choice.owner.is_none() {
+                shared.pool.nothing_to_gain();
+            }
+        }
+        if !choice.may_evict {
             return None;
         }
-        self.look(shared, choice);
-        let walk = self.next(shared, choice);
-        if walk.is_none() && choice.owner.is_none() {
-            shared.pool.nothing_to_gain();
+        if let Some(walk) = self.next_oldest(shared, choice) {
+            return Some(walk);
         }
-        walk
+        self.look_for_oldest(shared, choice);
+        self.next_oldest(shared, choice)
     }
 
     fn next(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
         while let Some(segment) = self.candidates.pop() {
-            let Some(sealed) = shared.pool.pin(segment) else { continue };
-            let table = shared.cleaner.table(sealed.owner);
-            let used_bytes = sealed.used_bytes;
-            let walk = Walk { table, segment, used_bytes, next_bytes: 0, evicts: false };
-            if choice.admits(&sealed) && walk.table.strong_count() > 0 {
-                return Some(walk);
+            let walk = Walk::pin(shared, segment, false, |sealed| choice.admits(sealed));
+            if walk.is_some() {
+                return walk;
             }
-            walk.end(shared);
         }
         None
+    }
+
+    fn next_oldest(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
+        while let Some(segment) = self.oldest.pop() {
+            let evicts = |sealed: &Sealed| {
+                let table = shared.cleaner.table(sealed.owner).upgrade();
+                choice.is_of_owner(sealed) && table.is_some_and(|table| table.evicts())
+            };
+            let walk = Walk::pin(shared, segment, true, evicts);
+            if walk.is_some() {
+                return walk;
+            }
+        }
+        None
+    }
+
+    /// Looks for the oldest segments of tables that may lose entries.
+    fn look_for_oldest(&mut self, shared: &Shared, choice: Choice) {
+        let evicting = shared.cleaner.evicting();
+        let evicts = |sealed: &Sealed| {
+            choice.is_of_owner(sealed) && evicting.binary_search(&sealed.owner).is_ok()
+        };
+        self.oldest.clear();
+        if !evicting.is_empty() {
+            best(shared, &mut self.oldest, evicts, |sealed| sealed.sealed_as);
+        }
     }
 
     /// Looks at all segments for the best ones.
@@ -229,28 +286,54 @@ impl Work {
         let segment_bytes = pool.segment_bytes();
         let aggressive = shared.cleaner.mode == Cleaning::Aggressive;
         let fits = |sealed: &Sealed| aggressive || sealed.used_bytes <= segment_bytes;
-        // Ascending: the worst first. Live bytes of a thousand, or the age.
+        // Live bytes of a thousand, or the age.
         let rank = |sealed: &Sealed| match aggressive {
             true => sealed.sealed_as,
             false => (sealed.live_bytes * 1_000 / sealed.used_bytes.max(1)) as u64,
         };
-        let mut all: Vec<_> = pool
-            .sealed()
-            .filter(|(_, sealed)| fits(sealed) && choice.admits(sealed))
-            .map(|(addr, sealed)| (rank(&sealed), addr))
-            .collect();
-        let most = CANDIDATES_MIN.max(all.len() / CANDIDATES_PART);
-        if all.len() > most {
-            all.select_nth_unstable(most);
-            all.truncate(most);
-        }
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        self.candidates.clear();
-        self.candidates.extend(all.into_iter().map(|(_, addr)| addr));
+        let wanted = |sealed: &Sealed| fits(sealed) && choice.admits(sealed);
+        best(shared, &mut self.candidates, wanted, rank);
     }
 }
 
+/// The sealed segments of the lowest rank, the lowest one last.
+fn best(
+    shared: &Shared,
+    into: &mut Vec<LogAddr>,
+    wanted: impl Fn(&Sealed) -> bool,
+    rank: impl Fn(&Sealed) -> u64,
+) {
+    let all = shared.pool.sealed().filter(|(_, sealed)| wanted(sealed));
+    let mut all: Vec<_> = all.map(|(addr, sealed)| (rank(&sealed), addr)).collect();
+    let most = CANDIDATES_MIN.max(all.len() / CANDIDATES_PART);
+    if all.len() > most {
+        all.select_nth_unstable(most);
+        all.truncate(most);
+    }
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    into.clear();
+    into.extend(all.into_iter().map(|(_, addr)| addr));
+}
+
 impl Walk {
+    /// Pins a segment to empty it, if it still is what is wanted.
+    fn pin(
+        shared: &Shared,
+        segment: LogAddr,
+        evicts: bool,
+        is_wanted: impl Fn(&Sealed) -> bool,
+    ) -> Option<Self> {
+        let sealed = shared.pool.pin(segment)?;
+        let table = shared.cleaner.table(sealed.owner);
+        let used_bytes = sealed.used_bytes;
+        let walk = Self { table, segment, used_bytes, next_bytes: 0, evicts };
+        if walk.table.strong_count() > 0 && is_wanted(&sealed) {
+            return Some(walk);
+        }
+        walk.end(shared);
+        None
+    }
+
     /// Looks at the next entries.
     fn batch(&mut self, shared: &Shared, batch: &mut Batch) -> Result<(), RpcError> {
         let pool = &shared.pool;
@@ -313,16 +396,17 @@ impl Table {
         let slot = base.plus(slot_bytes);
         let header = header_at(at);
         let over = if self.is_expired(&header) {
-            Some((Death::Expired, &counts.expired))
+            Some((Death::Expired, &self.expired, &counts.expired))
         } else if evicts && !self.shared.cleaner.evict.keeps(self, hash, &header) {
-            Some((Death::Evicted, &counts.evicted))
+            Some((Death::Evicted, &self.evicted, &counts.evicted))
         } else {
             None
         };
-        if let Some((reason, counter)) = over {
+        if let Some((reason, of_table, of_engine)) = over {
             publish::remove(at, slot, reason);
             state.count -= 1;
-            count(counter, 1);
+            count(of_table, 1);
+            count(of_engine, 1);
         } else {
             key.resize(usize::from(header.key_len), 0);
             at.plus(header.key_offset()).read(key);
@@ -347,6 +431,11 @@ impl Table {
         }
     }
 
+    /// Seals the segment that is appended to. `false`: there was none.
+    fn close_log(&self) -> bool {
+        self.log.close(&self.shared.pool, &self.account)
+    }
+
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
     pub(super) fn make_room(&self, (len_bytes, need): (usize, Need)) -> bool {
         self.expire_for_room() || self.shared.make_room(self, len_bytes, need)
@@ -364,7 +453,7 @@ impl Shared {
             return;
         }
         if let Some(mut work) = self.cleaner.work.try_lock() {
-            let choice = Choice { owner: None, dead_part: self.cleaner.dead_part(level) };
+            let choice = self.cleaner.choice(level);
             let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
             let budget_bytes = (written_bytes * factor).min(HELP_MAX_BYTES);
             work.go_on(self, choice, budget_bytes);
@@ -377,14 +466,29 @@ impl Shared {
         }
         self.cleaner.waker.wake();
         let mut work = self.cleaner.work.lock();
-        let is_over = || table.account.is_over(len_bytes, need, self.pool.segment_bytes());
+        let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
+        let is_over = || table.account.is_over(taken_bytes, need, self.pool.segment_bytes());
+        let (mut closed, mut rows) = (false, 0);
         for _ in 0..SEGMENTS_FOR_ROOM {
-            if !is_over() && self.pool.has_room(len_bytes, need) {
-                return true;
-            }
             let owner = is_over().then(|| table.id());
-            let choice = Choice { owner, dead_part: self.cleaner.dead_part(Level::Full) };
-            if work.go_on(self, choice, usize::MAX) == Step::Nothing {
+            if owner.is_none() {
+                if self.pool.has_room(len_bytes, need) {
+                    return true;
+                }
+                // What is in work goes to its end first: nothing else is emptied meanwhile.
+                if work.walk.is_none() && rows < ROWS_FOR_ROOM {
+                    rows += 1;
+                    if row::make(self, &mut work, len_bytes, need) {
+                        return true;
+                    }
+                }
+            }
+            let choice = Choice { owner, ..self.cleaner.choice(Level::Full) };
+            if work.go_on(self, choice, usize::MAX) != Step::Nothing {
+                continue;
+            }
+            // What can be cleaned may all be in the segment that is appended to.
+            if std::mem::replace(&mut closed, true) || !table.close_log() {
                 return false;
             }
         }
@@ -397,8 +501,7 @@ impl Engine {
     /// none. For engines without a cleaner's thread.
     pub fn clean(&self) -> bool {
         let shared = &*self.shared;
-        let dead_part = shared.cleaner.dead_part(Level::Short);
-        let choice = Choice { owner: None, dead_part };
+        let choice = shared.cleaner.choice(Level::Short);
         shared.cleaner.work.lock().go_on(shared, choice, usize::MAX) != Step::Nothing
     }
 }

@@ -1,7 +1,7 @@
 //! Removes entries whose time is over: nobody may come for their keys any more, and their memory
 //! is to be used again. To a reader they are gone already; what it sees here is a delete.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, LINE_WORDS};
 use onesided_protocol::layout::slot::Slot;
@@ -19,6 +19,29 @@ const CALLS_PER_ROUND: usize = 60;
 const FULL_ROUND_MIN_NS: u64 = 1_000_000_000;
 /// Bytes of an entry that are looked at.
 const HEADER_PREFETCH_BYTES: usize = 32;
+
+/// Where removing expired entries goes on, and what the last round found.
+#[derive(Default)]
+pub(super) struct ExpiryRound {
+    next_segment: AtomicUsize,
+    found: AtomicU64,
+    last_found: AtomicU64,
+}
+
+impl ExpiryRound {
+    /// Entries that the last whole round found, and at least those of this one.
+    pub(super) fn backlog(&self) -> u64 {
+        self.last_found.load(Ordering::Relaxed).max(self.found.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, found: usize, is_over: bool) {
+        let found = self.found.fetch_add(found as u64, Ordering::Relaxed) + found as u64;
+        if is_over {
+            self.last_found.store(found, Ordering::Relaxed);
+            self.found.store(0, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Engine {
     /// Whether [`Self::expire`] has something to look at.
@@ -40,10 +63,13 @@ impl Table {
         if !self.expiring.load(Ordering::Relaxed) {
             return 0;
         }
-        let count = self.index.segment_count().div_ceil(CALLS_PER_ROUND);
-        let first = self.next_expired.fetch_add(count, Ordering::Relaxed);
-        let part = (first..first + count).map(|n| n % self.index.segment_count());
-        part.map(|n| self.expire_segment(self.index.segment(n as u32))).sum()
+        let segments = self.index.segment_count();
+        let count = segments.div_ceil(CALLS_PER_ROUND);
+        let first = self.expiry_round.next_segment.fetch_add(count, Ordering::Relaxed);
+        let part = (first..first + count).map(|n| n % segments);
+        let found = part.map(|n| self.expire_segment(self.index.segment(n as u32))).sum();
+        self.expiry_round.note(found, first % segments + count >= segments);
+        found
     }
 
     /// Memory is full: goes through all of the table, unless that was done a moment ago. Gives
@@ -86,6 +112,8 @@ impl Table {
                 }
             }
         }
-        (before - state.count) as usize
+        let found = before - state.count;
+        self.expired.fetch_add(found.into(), Ordering::Relaxed);
+        found as usize
     }
 }

@@ -84,11 +84,14 @@ impl Log {
         account.give(pool.sub(addr, len_bytes));
     }
 
-    /// Appends no more.
-    pub(super) fn close(&self, pool: &Pool, account: &Account) {
-        if let Some(active) = self.state.lock().active.take() {
+    /// Seals the segment that is appended to; the next entry begins another one. `false`: there
+    /// was none.
+    pub(super) fn close(&self, pool: &Pool, account: &Account) -> bool {
+        let active = self.state.lock().active.take();
+        if let Some(active) = &active {
             account.give(pool.seal(active.segment, active.used_bytes));
         }
+        active.is_some()
     }
 
     /// Bytes of the active segment that nothing was put in yet.

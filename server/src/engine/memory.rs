@@ -24,6 +24,8 @@ use super::room::{Level, Marks, Need, Room};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
+mod stretch;
+
 /// Shortest block: what lines and directories are aligned to.
 const BLOCK_MIN_BYTES: usize = 1 << 10;
 /// Blocks of the longest log segment: what a table's log has taken and not filled is at most a
@@ -71,6 +73,8 @@ pub(super) struct Pool {
 struct FreeBlocks {
     /// Numbers of all free blocks.
     numbers: BTreeSet<u32>,
+    /// Of these, nobody takes any: a row is being made.
+    held: Range<u32>,
     /// Bytes of the regions made so far.
     made_bytes: usize,
     /// Regions made so far, the catalog included.
@@ -244,7 +248,8 @@ impl Pool {
         let mut free = self.free.lock();
         let fits =
             index + old + more <= self.region_blocks && self.leaves_enough(&free, more, need);
-        if !fits || !(first..first + more as u32).all(|number| free.numbers.contains(&number)) {
+        let is_free = |number| free.numbers.contains(&number) && !free.held.contains(&number);
+        if !fits || !(first..first + more as u32).all(is_free) {
             return false;
         }
         let owner = self.block_of(addr).owner();
@@ -292,21 +297,12 @@ impl Pool {
         self.room.get()
     }
 
-    /// The first of so many free blocks in a row, in one region, if they may be taken.
+    /// So many free blocks in a row, in one region, if they may be taken.
     fn find(&self, free: &FreeBlocks, blocks: usize, need: Need) -> Option<u32> {
         if !self.leaves_enough(free, blocks, need) {
             return None;
         }
-        let (mut row, mut next) = (0, 0);
-        for &number in &free.numbers {
-            let goes_on = number == next && number % self.region_blocks as u32 != 0;
-            row = if goes_on { row + 1 } else { 1 };
-            next = number + 1;
-            if row == blocks {
-                return Some(next - blocks as u32);
-            }
-        }
-        None
+        self.find_row(free, blocks)
     }
 
     /// Makes the next region, if memory is left for one that holds that many blocks in a row.

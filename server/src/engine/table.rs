@@ -1,7 +1,7 @@
 //! A table: operations on keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions};
@@ -17,6 +17,7 @@ use super::Shared;
 use super::account::Account;
 use super::bucket::{Hit, Probe};
 use super::change::{Change, Decision, Put};
+use super::expire::ExpiryRound;
 use super::index::{Index, Segment, SegmentState};
 use super::log::{Log, Putter};
 use super::publish::{self, Draft, Pending};
@@ -59,13 +60,18 @@ pub struct Table {
     /// What the cleaner copies: it has lived long, and will longer than what is written now.
     pub(super) kept: Log,
     default_ttl_s: AtomicU32,
+    /// Entries may go when memory is full.
+    evict: AtomicBool,
     /// The greatest version given so far.
     greatest_version: AtomicU64,
     pub(super) dropped: AtomicBool,
     /// An entry with an expiry was stored at some time.
     pub(super) expiring: AtomicBool,
-    /// The index segment at which removing expired entries goes on.
-    pub(super) next_expired: AtomicUsize,
+    /// Goes through the index for entries whose time is over.
+    pub(super) expiry_round: ExpiryRound,
+    /// Entries that were removed because their time was over, and because memory was full.
+    pub(super) expired: AtomicU64,
+    pub(super) evicted: AtomicU64,
     /// When the whole table was last gone through because memory was full.
     pub(super) full_round_ns: AtomicU64,
 }
@@ -119,10 +125,13 @@ impl Table {
             log: Log::default(),
             kept: Log::default(),
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
+            evict: AtomicBool::new(options.evict),
             greatest_version: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
             expiring: AtomicBool::new(false),
-            next_expired: AtomicUsize::new(0),
+            expiry_round: ExpiryRound::default(),
+            expired: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
             full_round_ns: AtomicU64::new(0),
         })
     }
@@ -145,6 +154,7 @@ impl Table {
         TableOptions {
             default_ttl_s: self.default_ttl_s.load(Ordering::Relaxed),
             quota_bytes: self.account.quota_bytes.load(Ordering::Relaxed),
+            evict: self.evicts(),
         }
     }
 
@@ -161,7 +171,13 @@ impl Table {
         }
     }
 
+    /// Whether entries may go when memory is full.
+    pub(super) fn evicts(&self) -> bool {
+        self.evict.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_options(&self, options: TableOptions) {
+        self.evict.store(options.evict, Ordering::Relaxed);
         self.default_ttl_s.store(options.default_ttl_s, Ordering::Relaxed);
         self.account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
     }
@@ -411,6 +427,7 @@ impl Table {
             return Some(hit);
         }
         self.remove(found, hit, Death::Expired);
+        self.expired.fetch_add(1, Ordering::Relaxed);
         found.probe.vacant_bytes = Some(hit.slot_bytes);
         None
     }

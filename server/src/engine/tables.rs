@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
-use onesided_protocol::layout::catalog::TableRecord;
+use onesided_protocol::layout::catalog::{TABLE_FLAG_EVICT, TableRecord};
 use onesided_protocol::layout::line::{BUCKET_WORDS, LINE_WORDS};
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::Death;
@@ -92,7 +92,7 @@ fn record_of(table: &Table) -> TableRecord {
     name[..table.name().len()].copy_from_slice(table.name().as_bytes());
     TableRecord {
         id: info.id.into(),
-        flags: 0.into(),
+        flags: if info.options.evict { TABLE_FLAG_EVICT } else { 0 }.into(),
         directory: info.directory.0.into(),
         hash_seed: info.hash_seed.into(),
         secret: info.secret.into(),
@@ -252,6 +252,7 @@ impl Table {
     }
 
     fn status(&self, log: BlockTotals) -> TableStatus {
+        let rest_bytes = (self.log.rest_bytes() + self.kept.rest_bytes()) as u64;
         TableStatus {
             name: self.name().to_owned(),
             id: self.id(),
@@ -261,6 +262,13 @@ impl Table {
             log_bytes: log.log,
             index_bytes: self.account.index_bytes(),
             splits: self.index.splits.load(Ordering::Relaxed),
+            dead_bytes: log.log.saturating_sub(log.live + rest_bytes),
+            free_bytes: rest_bytes,
+            written_bytes: self.log.appended_bytes(),
+            moved_bytes: self.kept.appended_bytes(),
+            expired_entries: self.expired.load(Ordering::Relaxed),
+            evicted_entries: self.evicted.load(Ordering::Relaxed),
+            expiry_backlog: self.expiry_round.backlog(),
         }
     }
 }

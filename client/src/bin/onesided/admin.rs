@@ -14,7 +14,7 @@ use crate::spec;
 
 pub(crate) fn tables(session: &Session, command: &TablesCommand) -> Result<Outcome> {
     match command {
-        TablesCommand::List => list(session),
+        TablesCommand::List { detail } => list(session, *detail),
         TablesCommand::Create { spec } => {
             let (name, options) = spec::parse(spec, TableOptions::default())?;
             session.client.create_table(&name, options)?;
@@ -58,18 +58,45 @@ fn drop_table(session: &Session, name: &str, yes: bool) -> Result<Outcome> {
     done(session, "dropped", name)
 }
 
-fn list(session: &Session) -> Result<Outcome> {
+fn list(session: &Session, detail: bool) -> Result<Outcome> {
     let tables = session.client.tables()?;
     if session.json {
         let tables: Vec<Json> = tables.iter().map(table_json).collect();
         output::line(&Json::from(tables).to_string())?;
         return Ok(Outcome::Done);
     }
-    let head = ["table", "keys", "live", "log", "index", "ttl", "quota"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(tables.iter().map(table_row));
+    let rows = if detail {
+        let head = [
+            "table", "keys", "live", "dead", "free", "index", "written", "moved", "expired",
+            "backlog", "evicted",
+        ];
+        with_head(&head, tables.iter().map(detail_row))
+    } else {
+        let head = ["table", "keys", "live", "log", "index", "ttl", "quota", "full"];
+        with_head(&head, tables.iter().map(table_row))
+    };
     output::line(&output::table(&rows))?;
     Ok(Outcome::Done)
+}
+
+fn with_head(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    [head.iter().map(|&text| text.to_owned()).collect()].into_iter().chain(rows).collect()
+}
+
+fn detail_row(table: &TableStatus) -> Vec<String> {
+    vec![
+        table.name.clone(),
+        count(table.keys),
+        megabytes(table.live_bytes),
+        megabytes(table.dead_bytes),
+        megabytes(table.free_bytes),
+        megabytes(table.index_bytes),
+        megabytes(table.written_bytes),
+        megabytes(table.moved_bytes),
+        count(table.expired_entries),
+        count(table.expiry_backlog),
+        count(table.evicted_entries),
+    ]
 }
 
 fn table_json(table: &TableStatus) -> Json {
@@ -83,6 +110,14 @@ fn table_json(table: &TableStatus) -> Json {
         "splits": table.splits,
         "default_ttl_s": table.options.default_ttl_s,
         "quota_bytes": table.options.quota_bytes,
+        "evict": table.options.evict,
+        "dead_bytes": table.dead_bytes,
+        "free_bytes": table.free_bytes,
+        "written_bytes": table.written_bytes,
+        "moved_bytes": table.moved_bytes,
+        "expired_entries": table.expired_entries,
+        "expiry_backlog": table.expiry_backlog,
+        "evicted_entries": table.evicted_entries,
     })
 }
 
@@ -97,6 +132,7 @@ fn table_row(table: &TableStatus) -> Vec<String> {
         megabytes(table.index_bytes),
         or_none(options.default_ttl_s.into(), format!("{} s", options.default_ttl_s)),
         or_none(options.quota_bytes, megabytes(options.quota_bytes)),
+        if options.evict { "evict" } else { "noeviction" }.to_owned(),
     ]
 }
 

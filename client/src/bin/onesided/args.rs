@@ -236,13 +236,19 @@ const SPEC_HELP: &str = "\
 Options of a table, after a colon, separated by commas:
   ttl=N        seconds a value lives unless its put says otherwise; 0 = for ever
   quota=SIZE   bytes that entries and index may take (64MiB, 1GiB, ...); 0 = no limit but
-               the server's memory";
+               the server's memory
+  evict        entries may go when memory, or the quota, is full: a cache
+  noeviction   they may not: what would need more memory is refused";
 
 /// Subcommands of `tables`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TablesCommand {
     /// All tables with their size and options.
-    List,
+    List {
+        /// Where the memory of each is, and what cleaning, expiry and eviction have done.
+        #[arg(long)]
+        detail: bool,
+    },
     /// Make a table.
     #[command(after_help = SPEC_HELP)]
     Create {

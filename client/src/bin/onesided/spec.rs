@@ -10,6 +10,10 @@ pub(crate) fn parse(spec: &str, mut options: TableOptions) -> Result<(String, Ta
         bail!("no table name before the options in {spec:?}");
     }
     for option in list.split(',').filter(|option| !option.is_empty()) {
+        if matches!(option, "evict" | "noeviction") {
+            options.evict = option == "evict";
+            continue;
+        }
         let Some((key, value)) = option.split_once('=') else {
             bail!("{option:?} is not option=value; see `onesided tables create --help`");
         };
@@ -30,7 +34,7 @@ fn set(options: &mut TableOptions, key: &str, value: &str) -> Result<()> {
                 value.parse().with_context(|| format!("ttl={value}: not a number of seconds"))?;
         }
         "quota" => options.quota_bytes = size(value)?,
-        _ => bail!("no option {key:?} of a table; there are: ttl, quota"),
+        _ => bail!("no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction"),
     }
     Ok(())
 }
@@ -51,10 +55,11 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let (name, options) = parse("a:ttl=60,quota=64KiB", Default::default()).unwrap();
+        let (name, options) = parse("a:ttl=60,quota=64KiB,evict", Default::default()).unwrap();
         assert_eq!(name, "a");
-        assert_eq!(options, TableOptions { default_ttl_s: 60, quota_bytes: 65_536 });
+        assert_eq!(options, TableOptions { default_ttl_s: 60, quota_bytes: 65_536, evict: true });
         assert_eq!(parse("plain", options).unwrap(), ("plain".to_owned(), options));
+        assert!(!parse("a:noeviction", options).unwrap().1.evict);
         assert_eq!(name_of("b:quota=1"), "b");
     }
 
@@ -66,7 +71,7 @@ mod tests {
             ("a:quota=much", "not a size"),
             ("a:quota=99999999999TiB", "not a size"),
             ("a:ttl=-1", "not a number"),
-            ("a:color=red", "there are: ttl"),
+            ("a:color=red", "there are: ttl="),
         ] {
             let error = format!("{:#}", parse(spec, Default::default()).unwrap_err());
             assert!(error.contains(says), "{spec}: {error}");

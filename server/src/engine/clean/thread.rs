@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use super::{Choice, Cleaning, Step};
+use super::{Cleaning, Step};
 use crate::engine::Shared;
 use crate::engine::room::Level;
 
@@ -78,7 +78,7 @@ fn clean(shared: &Shared, ending: &AtomicBool) {
             continue;
         }
         let began = Instant::now();
-        let choice = Choice { owner: None, dead_part: shared.cleaner.dead_part(level) };
+        let choice = shared.cleaner.choice(level);
         let step = shared.cleaner.work.lock().go_on(shared, choice, SLICE_BYTES);
         match (step, level) {
             (Step::Nothing, _) => std::thread::park_timeout(NOTHING),
