@@ -32,6 +32,7 @@ pub(crate) struct Fabrics {
     pub(crate) tcp: Option<tcp::Acceptor>,
     pub(crate) shm: Option<shm::Listener>,
     pub(crate) verbs: Option<Arc<verbs::Listener>>,
+    /// One for each fabric; of verbs one for each tenant.
     pub(crate) queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
     pub(crate) offers: Vec<FabricOffer>,
 }
@@ -75,8 +76,8 @@ impl Fabrics {
         Ok(fabrics)
     }
 
-    /// Listens for RDMA connections, at the number that TCP has in its own space of ports. Gives
-    /// what clients need to find the listener.
+    /// Listens for RDMA connections, at the number that TCP has in its own space of ports, with a
+    /// protection domain for each tenant. Gives what clients need to find the listener.
     fn start_verbs(
         &mut self,
         config: &ServerConfig,
@@ -92,11 +93,13 @@ impl Fabrics {
             ..verbs::Limits::default()
         };
         let admission = Arc::clone(gate);
-        let (listener, queue) =
-            verbs::Listener::start(&config.rdma_device, addr.port(), limits, admission)?;
+        let tenants = config.all_tenants().len();
+        let port = addr.port();
+        let (listener, queues) =
+            verbs::Listener::start_domains(&config.rdma_device, port, limits, admission, tenants)?;
         let blob = listener.blob(FABRIC_BLOB_MAX_BYTES);
         self.verbs = Some(Arc::new(listener));
-        self.queues.push((FabricKind::Verbs, queue));
+        self.queues.extend(queues.into_iter().map(|queue| (FabricKind::Verbs, queue)));
         Ok(blob)
     }
 

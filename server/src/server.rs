@@ -307,6 +307,8 @@ fn run(
 ) -> std::io::Result<Running> {
     let stopping = Arc::new(AtomicBool::new(false));
     let mut pollers = Vec::new();
+    let kinds: Vec<_> = fabrics.queues.iter().map(|(kind, _)| *kind).collect();
+    let pollers_of = |kind| kinds.iter().filter(|one| **one == kind).count().max(1);
     for (kind, cq) in fabrics.queues {
         let is_shm = kind == FabricKind::Shm;
         let one_sided = kind != FabricKind::Tcp;
@@ -323,7 +325,7 @@ fn run(
             staging_bytes: if one_sided { staging_bytes(&core.config) } else { 0 },
             blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
             pool: BufferPool::new(),
-            fetch_bytes: core.config.rendezvous_bytes,
+            fetch_bytes: core.config.rendezvous_bytes / pollers_of(kind),
             spin: Duration::from_micros(core.config.spin_us),
             sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
         };

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 use super::endpoint::{Link, OPEN, Side};
+use super::ffi::error::VerbsError;
 use super::ffi::flight::{Entry, Kind, Verb};
+use super::ffi::pd::Access;
 use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
 use super::limits::INTERNAL_DEPTH;
 use super::regions::describe;
@@ -74,9 +76,16 @@ impl Link {
     /// Describes memory of the client to the server, as region 0.
     pub(super) fn lend(self: &Arc<Self>, memory: &Memory) -> Result<(), AttachError> {
         let region = RegionId(0);
-        let note = describe(&self.core.pd, region, memory, Rights::ReadWrite);
+        let note = self.grant(region, memory, Access::RemoteWrite);
         let note = note.map_err(|error| AttachError::Map { region, source: error.into() })?;
         if self.tell(&note) { Ok(()) } else { Err(AttachError::Closed) }
+    }
+
+    /// Lets the peer reach memory, and describes it.
+    fn grant(&self, region: RegionId, memory: &Memory, access: Access) -> Result<Note, VerbsError> {
+        let note = describe(&self.core.pd, region, memory, access)?;
+        self.allow(access)?;
+        Ok(note)
     }
 
     /// Sends a note, unless the connection has ended.
@@ -137,8 +146,11 @@ impl Link {
         let note = match granted {
             None => refusal,
             Some((memory, rights)) => {
-                let described = describe(&self.core.pd, region, &memory, rights);
-                described.unwrap_or_else(|error| {
+                let access = match rights {
+                    Rights::ReadOnly => Access::RemoteRead,
+                    Rights::ReadWrite => Access::RemoteAll,
+                };
+                self.grant(region, &memory, access).unwrap_or_else(|error| {
                     tracing::error!(%error, ?region, "a region cannot be offered over RDMA");
                     refusal
                 })

@@ -1,7 +1,7 @@
 //! One end of a connection: posting, completing, ending.
 //!
-//! Locks: `tx`, and behind it nothing. The owner's `disconnect` is the only system call under it,
-//! and does not wait.
+//! Locks: `tx`, and behind it nothing. Set-up apart, the owner's `disconnect` is the only system
+//! call under it, and does not wait.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::ffi::error::VerbsError;
 use super::ffi::flight::SendQueue;
+use super::ffi::pd::{Access, PeerRights};
 use super::ffi::qp::Qp;
 use super::frames::Assembly;
 use super::poll::Sink;
@@ -65,6 +67,8 @@ pub(crate) struct Link {
 pub(super) struct Tx {
     pub(super) queue: SendQueue,
     pub(super) regions: Regions,
+    /// What the peer may do by this queue pair; `None`: what the connection manager lets it.
+    pub(super) rights: Option<PeerRights>,
     /// When what is in flight must have been flushed.
     pub(super) flush_by: Option<Instant>,
     /// The oldest request when somebody last looked, and since when it is that one.
@@ -84,7 +88,7 @@ impl Link {
         let announced = AtomicBool::new(matches!(side, Side::Client));
         let queue = SendQueue::new(qp, tag, core.limits.send_depth / 4);
         let regions = Regions::default();
-        let tx = Tx { queue, regions, flush_by: None, progress: (0, None) };
+        let tx = Tx { queue, regions, rights: None, flush_by: None, progress: (0, None) };
         Self {
             core,
             tag,
@@ -104,13 +108,43 @@ impl Link {
         }
     }
 
-    /// The connection manager says that both sides are ready.
+    /// The connection manager says that both sides are ready. It has let the peer do everything:
+    /// from now on a client may read what a server registered for that, and a server nothing.
     pub(crate) fn established(self: &Arc<Self>) {
-        if let Some(qp) = self.tx.lock().queue.qp()
-            && let Err(error) = qp.set_min_rnr_timer(self.core.limits.rnr_timer)
-        {
-            tracing::warn!(%error, "the retry timer for want of receive buffers keeps its default");
+        let rights = match self.side {
+            Side::Server(_) => Access::RemoteRead.of_peer(),
+            Side::Client => PeerRights::NONE,
+        };
+        let mut tx = self.tx.lock();
+        let Some(qp) = tx.queue.qp() else { return };
+        match qp.set_up(self.core.limits.rnr_timer, rights) {
+            Ok(()) => tx.rights = Some(rights),
+            Err(error) => tracing::warn!(
+                %error,
+                "the retry timer for want of receive buffers and the peer's rights keep their \
+                 defaults: registered memory is protected by its own rights all the same"
+            ),
         }
+    }
+
+    /// Lets the peer do something more, before it is told of memory for that.
+    pub(super) fn allow(&self, access: Access) -> Result<(), VerbsError> {
+        let mut tx = self.tx.lock();
+        let Some(had) = tx.rights else { return Ok(()) };
+        let rights = had.and(access.of_peer());
+        if rights != had
+            && let Some(qp) = tx.queue.qp()
+        {
+            qp.allow(rights)?;
+            tx.rights = Some(rights);
+        }
+        Ok(())
+    }
+
+    /// Tells the user of a new endpoint: `Connected`, once.
+    pub(crate) fn connected(&self) {
+        self.core.fresh.push(self.tag);
+        self.core.look();
     }
 
     /// The connection manager says that the connection is over: the peer ended it, or the device

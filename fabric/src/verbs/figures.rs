@@ -34,30 +34,32 @@ const OF_PORT: [(&str, &[&str]); 4] = [
     ("port_retries_exceeded", &["retry_exceeded_err", "local_ack_timeout_err"]),
 ];
 
-/// All figures of a queue and the port that it is reached through: names, units last, and values.
-pub(super) fn list(core: &Core, device: &str, port: u8) -> Vec<(&'static str, u64)> {
-    let counts = &core.counts;
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+/// All figures of a listener's queues, added up, and of the port that they are reached through:
+/// names, units last, and values.
+pub(super) fn list(cores: &[&Core], device: &str, port: u8) -> Vec<(&'static str, u64)> {
+    let all = |figure: fn(&Core) -> u64| cores.iter().map(|core| figure(core)).sum();
+    let counted = |counter: fn(&Counts) -> &AtomicU64| {
+        cores.iter().map(|core| counter(&core.counts).load(Ordering::Relaxed)).sum()
+    };
     let (registered_bytes, registrations) = registered();
-    let buffers = core.pool.usage();
     let mut list = vec![
-        ("queue_pairs", core.table.read().len() as u64),
-        ("queue_pairs_limit", core.limits.max_endpoints as u64),
-        ("connects_accepted", get(&counts.accepted)),
-        ("connects_refused", get(&counts.refused)),
-        ("connects_unconfirmed", get(&counts.unconfirmed)),
-        ("access_errors", get(&counts.access_errors)),
-        ("queue_pair_errors", get(&counts.queue_pair_errors)),
-        ("receive_buffers", core.limits.receive_depth as u64),
-        ("receive_buffers_posted", core.srq.posted() as u64),
-        ("receive_limit_events", core.flow.limit_events()),
-        ("credits_granted", core.flow.grant().into()),
-        ("sends_in_flight", core.in_flight.load(Ordering::Relaxed) as u64),
-        ("sends_limit", core.limits.total_sends as u64),
+        ("queue_pairs", all(|core| core.table.read().len() as u64)),
+        ("queue_pairs_limit", all(|core| core.limits.max_endpoints as u64)),
+        ("connects_accepted", counted(|counts| &counts.accepted)),
+        ("connects_refused", counted(|counts| &counts.refused)),
+        ("connects_unconfirmed", counted(|counts| &counts.unconfirmed)),
+        ("access_errors", counted(|counts| &counts.access_errors)),
+        ("queue_pair_errors", counted(|counts| &counts.queue_pair_errors)),
+        ("receive_buffers", all(|core| core.limits.receive_depth as u64)),
+        ("receive_buffers_posted", all(|core| core.srq.posted() as u64)),
+        ("receive_limit_events", all(|core| core.flow.limit_events())),
+        ("credits_granted", cores.iter().map(|core| core.flow.grant().into()).min().unwrap_or(0)),
+        ("sends_in_flight", all(|core| core.in_flight.load(Ordering::Relaxed) as u64)),
+        ("sends_limit", all(|core| core.limits.total_sends as u64)),
         ("registered_bytes", registered_bytes),
         ("registrations_made", registrations),
-        ("buffer_bytes", buffers.mapped_bytes as u64),
-        ("buffer_mappings_made", buffers.chunks_made),
+        ("buffer_bytes", all(|core| core.pool.usage().mapped_bytes as u64)),
+        ("buffer_mappings_made", all(|core| core.pool.usage().chunks_made)),
     ];
     let folder = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters");
     list.extend(of_port(Path::new(&folder)));

@@ -21,7 +21,7 @@ use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::{Affair, DeviceEvent};
 use super::ffi::pd::Pd;
-use super::figures::count;
+use super::figures::{Counts, count};
 use super::hello::{Hello, Reason, Rejection};
 use super::queue::Queue;
 use super::setup::{Limits, RETRIES, reads_at_once};
@@ -75,6 +75,23 @@ impl Listener {
         limits: Limits,
         admission: Arc<dyn Admission>,
     ) -> Result<(Self, Arc<dyn CompletionQueue>), VerbsError> {
+        let (listener, mut queues) = Self::start_domains(options, port, limits, admission, 1)?;
+        Ok((listener, queues.remove(0)))
+    }
+
+    /// As [`Self::start`], with so many protection domains, at least one: [`Admission::domain`]
+    /// says which one a peer's endpoint lives in. Each has queue pairs, completion queue and
+    /// receive buffers of its own; what is offered to a peer is registered in its domain.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_domains(
+        options: &Options,
+        port: u16,
+        limits: Limits,
+        admission: Arc<dyn Admission>,
+        domains: usize,
+    ) -> Result<(Self, Vec<Arc<dyn CompletionQueue>>), VerbsError> {
         let limits = limits.in_range();
         let (choice, (address, device, _)) = find_device(options)?;
         let channel = Channel::new()?;
@@ -82,9 +99,9 @@ impl Listener {
         let only = options.address.map(|_| address.addr);
         let listening = listen(&channel, only, port)?;
         let port = listening.local_addr().map_or(port, |addr| addr.port());
-        let pd = Pd::new(&device)?;
-        let queue = Queue::new(&pd, limits.of_queue())?;
-        let watching = Arc::new(Watching { queue: Arc::downgrade(&queue) });
+        let domain = |_| Queue::new(&Pd::new(&device)?, limits.of_queue());
+        let queues: Vec<_> = (0..domains.max(1)).map(domain).collect::<Result<_, _>>()?;
+        let watching = Arc::new(Watching { queues: queues.iter().map(Arc::downgrade).collect() });
         let concerned: Weak<dyn Concerned> = Arc::<Watching>::downgrade(&watching);
         watcher()?.watch(&device, concerned)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -94,7 +111,7 @@ impl Listener {
         let acceptor = Acceptor {
             channel,
             _listening: listening,
-            queue: Arc::clone(&queue),
+            queues: queues.clone(),
             device,
             admission,
             limits,
@@ -111,7 +128,7 @@ impl Listener {
         let hello = limits.hello();
         let listener = Self { choice, port, hello, stop, thread, watching };
         tracing::info!("{listener:?}");
-        Ok((listener, queue))
+        Ok((listener, queues.into_iter().map(|queue| queue as Arc<dyn CompletionQueue>).collect()))
     }
 
     /// The device, its port, and the addresses.
@@ -137,8 +154,8 @@ impl Listener {
     /// What there is to count: names, units last, and values.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
-        let queue = self.watching.queue.upgrade();
-        queue.map_or_else(Vec::new, |queue| queue.figures(self.choice.port))
+        let queues: Vec<_> = self.watching.queues.iter().filter_map(Weak::upgrade).collect();
+        Queue::figures(&queues, self.choice.port)
     }
 
     /// Ends all connections and the thread, and waits for it. The completion queue goes on to
@@ -199,12 +216,12 @@ fn listen(channel: &Arc<Channel>, only: Option<SocketAddr>, port: u16) -> Result
 
 /// Passes on what happens to the device.
 struct Watching {
-    queue: Weak<Queue>,
+    queues: Vec<Weak<Queue>>,
 }
 
 impl Concerned for Watching {
     fn device_event(&self, event: &DeviceEvent) {
-        if let Some(queue) = self.queue.upgrade() {
+        for queue in self.queues.iter().filter_map(Weak::upgrade) {
             tell(&queue, event);
         }
     }
@@ -214,12 +231,13 @@ impl Concerned for Watching {
 pub(super) fn tell(queue: &Queue, event: &DeviceEvent) {
     match event.what {
         Affair::DeviceFatal => queue.end_all(&format!("the RDMA device is lost: {}", event.name)),
-        Affair::CqFatal | Affair::SrqFatal => {
+        Affair::SrqFatal(srq) if !queue.receives_from(srq) => {}
+        Affair::CqFatal | Affair::SrqFatal(_) => {
             queue.end_all(&format!("the device's queue is broken: {}", event.name));
         }
         Affair::QpFatal(qp_num) => queue.end_one(qp_num, &event.name),
         Affair::QpAccess(qp_num) => queue.end_intruder(qp_num, &event.name),
-        Affair::SrqLow => queue.ran_low(),
+        Affair::SrqLow(srq) if queue.receives_from(srq) => queue.ran_low(),
         _ => {}
     }
 }
@@ -234,7 +252,8 @@ struct Peer {
 struct Acceptor {
     channel: Arc<Channel>,
     _listening: Id,
-    queue: Arc<Queue>,
+    /// By the number of the domain.
+    queues: Vec<Arc<Queue>>,
     device: Arc<Device>,
     admission: Arc<dyn Admission>,
     limits: Limits,
@@ -261,14 +280,23 @@ impl Acceptor {
                     Ok(Some(event)) => self.take(event),
                     Err(error) => {
                         tracing::error!(%error, "the verbs listener hears nothing and ends");
-                        self.queue.end_all("the listener has ended");
+                        self.end_all("the listener has ended");
                         return;
                     }
                 }
             }
             self.expire(Instant::now());
         }
-        self.queue.end_all("the listener was stopped");
+        self.end_all("the listener was stopped");
+    }
+
+    /// Connections are counted once, whatever their domain.
+    fn counts(&self) -> &Counts {
+        self.queues[0].counts()
+    }
+
+    fn end_all(&self, reason: &str) {
+        self.queues.iter().for_each(|queue| queue.end_all(reason));
     }
 
     fn sleep(&self) -> Result<(), Errno> {
@@ -291,7 +319,7 @@ impl Acceptor {
         self.peers.retain(|_, peer| {
             let late = peer.deadline.is_some_and(|deadline| deadline <= now);
             if late && let Some(link) = peer.link.upgrade() {
-                count(&self.queue.counts().unconfirmed);
+                count(&self.queues[0].counts().unconfirmed);
                 link.disconnected(format!("the peer did not confirm within {limit_ms} ms"));
             }
             !late
@@ -308,7 +336,7 @@ impl Acceptor {
                 if let Some(peer) = self.peers.get_mut(&event.token) {
                     peer.deadline = None;
                     if let Some(link) = peer.link.upgrade() {
-                        self.queue.connected(&link);
+                        link.connected();
                     }
                 }
                 return;
@@ -329,12 +357,12 @@ impl Acceptor {
         let id = Arc::new(id);
         match self.admit(&id, reads_in, reads_out, private) {
             Ok(peer) => {
-                count(&self.queue.counts().accepted);
+                count(&self.counts().accepted);
                 self.prune();
                 self.peers.insert(id.token(), peer);
             }
             Err(no) => {
-                count(&self.queue.counts().refused);
+                count(&self.counts().refused);
                 tracing::debug!(?from, reason = ?no.reason, text = no.text, "refused");
                 // The peer may have given up meanwhile.
                 let _gone = id.reject(&no.encode());
@@ -361,12 +389,22 @@ impl Acceptor {
             return Err(Rejection::new(Reason::OtherDevice, text));
         }
         let pending = self.peers.values().filter(|peer| peer.deadline.is_some()).count();
-        if self.queue.is_full() || pending >= self.limits.pending_handshakes {
-            return Err(Rejection::new(Reason::Full, "no room for another connection; try later"));
+        let full = || Rejection::new(Reason::Full, "no room for another connection; try later");
+        if self.queues.iter().all(|queue| queue.is_full())
+            || pending >= self.limits.pending_handshakes
+        {
+            return Err(full());
         }
         let context = self.admission.admit(&ticket);
         let context = context.map_err(|no| Rejection::new(Reason::Refused, no.0))?;
-        self.accept(id, reads_in, reads_out, context).map_err(|error| {
+        let queue = self.admission.domain(context).and_then(|n| self.queues.get(n as usize));
+        let queue = queue.ok_or_else(|| {
+            Rejection::new(Reason::Refused, "the session has ended meanwhile: begin another one")
+        })?;
+        if queue.is_full() {
+            return Err(full());
+        }
+        self.accept(queue, id, reads_in, reads_out, context).map_err(|error| {
             tracing::warn!(%error, context, "a peer that was let in cannot be connected");
             Rejection::new(Reason::Failed, "the server cannot make the connection; see its log")
         })
@@ -374,15 +412,16 @@ impl Acceptor {
 
     fn accept(
         &self,
+        queue: &Queue,
         id: &Arc<Id>,
         reads_in: u8,
         reads_out: u8,
         context: u64,
     ) -> Result<Peer, VerbsError> {
-        let qp = Id::make_qp(id, self.queue.qp_init())?;
+        let qp = Id::make_qp(id, queue.qp_init())?;
         id.set_ack_timeout(self.limits.ack_exponent());
         let side = Side::Server(Arc::clone(&self.admission));
-        let link = self.queue.add(context, side, qp);
+        let link = queue.add(context, side, qp);
         let link = link.map_err(|full| VerbsError::Connect(full.to_string()))?;
         let (initiates, serves) = self.reads;
         let params = Params {

@@ -9,7 +9,7 @@
 //! | `choose`, `survey` | which device, port and address: pure functions, and what the host has |
 //! | `blob`, `hello` | the descriptor that the hello carries; what the connection manager carries |
 //! | `listener`, `connect`, `watch` | set-up, and news of connections and devices |
-//! | `queue`, `table`, `poll` | data path: one completion queue for all endpoints of a poller |
+//! | `queue`, `table`, `poll` | data path: one completion queue for all endpoints of a domain |
 //! | `endpoint`, `post` | data path: posting, completing, ending |
 //! | `figures` | what is counted |
 //! | `flow` | how many messages of peers may be unanswered, while receive buffers run low |

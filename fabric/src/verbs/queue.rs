@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// Adds an endpoint, before its peer can send anything. On the listening side its user hears
-    /// of it when it is [`Self::connected`], or its first message arrives.
+    /// of it when it is [`Link::connected`], or its first message arrives.
     ///
     /// # Errors
     /// When all places are taken; the queue pair is destroyed then.
@@ -111,6 +111,11 @@ impl Queue {
         Ok(table.add(link))
     }
 
+    /// Whether its receive buffers are in the receive queue of this key.
+    pub(crate) fn receives_from(&self, srq: usize) -> bool {
+        self.0.srq.key() == srq
+    }
+
     /// The device says that few receive buffers are left.
     pub(crate) fn ran_low(&self) {
         self.0.flow.ran_low();
@@ -121,26 +126,20 @@ impl Queue {
         self.0.table.read().len() >= self.0.limits.max_endpoints
     }
 
-    /// Tells the user of a new endpoint: `Connected`, once.
-    pub(crate) fn connected(&self, link: &Arc<Link>) {
-        self.0.fresh.push(link.tag);
-        self.0.look();
-    }
-
     /// Ends the endpoint whose queue pair has this number on the device, if there is one.
     pub(crate) fn end_one(&self, qp_num: u32, reason: &str) {
-        count(&self.0.counts.queue_pair_errors);
         let link = self.0.table.read().by_qp(qp_num).cloned();
         if let Some(link) = link {
+            count(&self.0.counts.queue_pair_errors);
             link.end(reason.to_owned(), true);
         }
     }
 
     /// As [`Self::end_one`], of one whose peer has reached for what is not its own.
     pub(crate) fn end_intruder(&self, qp_num: u32, reason: &str) {
-        count(&self.0.counts.access_errors);
         let link = self.0.table.read().by_qp(qp_num).cloned();
         if let Some(link) = link {
+            count(&self.0.counts.access_errors);
             link.end(reason.to_owned(), true);
         }
     }
@@ -149,9 +148,12 @@ impl Queue {
         &self.0.counts
     }
 
-    /// What there is to count, with the port that the queue is reached through.
-    pub(crate) fn figures(&self, port: u8) -> Vec<(&'static str, u64)> {
-        figures::list(&self.0, self.0.pd.device().name(), port)
+    /// What there is to count of all queues of a listener, with the port that they are reached
+    /// through.
+    pub(crate) fn figures(queues: &[Arc<Self>], port: u8) -> Vec<(&'static str, u64)> {
+        let cores: Vec<&Core> = queues.iter().map(|queue| &*queue.0).collect();
+        let device = cores.first().map_or("", |core| core.pd.device().name());
+        figures::list(&cores, device, port)
     }
 
     /// Ends all endpoints; their ends are delivered.

@@ -9,9 +9,10 @@ use super::ffi::pd::{Access, Pd};
 use super::frames::{Malformed, Note, READ_ONLY, READ_WRITE};
 use crate::loads::MAX_REGIONS;
 use crate::mem::{AccessError, Memory};
-use crate::work::{RegionId, RemoteAddr, Rights};
+use crate::work::{RegionId, RemoteAddr};
 
-/// Registers a region's memory for peers, once however many ask, and describes it for one.
+/// Registers a region's memory for peers of this domain, once however many ask, and describes it
+/// for one.
 ///
 /// # Errors
 /// When it cannot be registered: most often the limit on locked memory.
@@ -19,12 +20,10 @@ pub(super) fn describe(
     pd: &Arc<Pd>,
     region: RegionId,
     memory: &Memory,
-    rights: Rights,
+    access: Access,
 ) -> Result<Note, VerbsError> {
-    let (target, kind) = match rights {
-        Rights::ReadOnly => (target(pd, memory, Access::RemoteRead)?, READ_ONLY),
-        Rights::ReadWrite => (target(pd, memory, Access::RemoteAll)?, READ_WRITE),
-    };
+    let target = target(pd, memory, access)?;
+    let kind = if access == Access::RemoteRead { READ_ONLY } else { READ_WRITE };
     let mut note = Note::short(kind, region.0);
     note.addr.set(target.addr);
     note.len_bytes.set(memory.len_bytes() as u64);

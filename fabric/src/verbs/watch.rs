@@ -297,7 +297,7 @@ fn log(device: &str, event: &DeviceEvent) {
         Affair::DeviceFatal => {
             tracing::error!(device, "the RDMA device is lost ({name}): see the kernel's log");
         }
-        Affair::CqFatal | Affair::SrqFatal => {
+        Affair::CqFatal | Affair::SrqFatal(_) => {
             tracing::error!(device, "a queue of the RDMA device is broken ({name})");
         }
         Affair::QpFatal(qp_num) => {
@@ -308,7 +308,7 @@ fn log(device: &str, event: &DeviceEvent) {
             qp_num,
             "a peer has reached for memory that is not its own ({name}): its connection ends"
         ),
-        Affair::SrqLow => {
+        Affair::SrqLow(_) => {
             tracing::debug!(device, "few receive buffers are left ({name})");
         }
         Affair::QpEstablished(_) | Affair::Harmless => tracing::debug!(device, "{name}"),

@@ -36,10 +36,10 @@ pub(crate) enum Affair {
     QpAccess(u32),
     /// A queue pair, by its number, got a packet before the connection manager's last message.
     QpEstablished(u32),
-    /// A shared receive queue has fewer buffers than its limit.
-    SrqLow,
-    /// A shared receive queue is broken.
-    SrqFatal,
+    /// A shared receive queue, by its key, has fewer buffers than its limit.
+    SrqLow(usize),
+    /// A shared receive queue, by its key, is broken.
+    SrqFatal(usize),
     /// A completion queue overran: no completion comes through it any more.
     CqFatal,
     /// Nothing to do about it.
@@ -99,6 +99,8 @@ unsafe fn affair(event: &sys::ibv_async_event) -> Affair {
         // SAFETY: `ibv_destroy_qp` waits for the acknowledgement of its events.
         unsafe { (*qp).qp_num }
     };
+    // SAFETY: the event is of a receive queue, by its type; the pointer is only compared.
+    let srq = || unsafe { event.element.srq }.addr();
     match event.event_type {
         sys::IBV_EVENT_PORT_ACTIVE => Affair::PortUp(port()),
         sys::IBV_EVENT_PORT_ERR => Affair::PortDown(port()),
@@ -113,8 +115,8 @@ unsafe fn affair(event: &sys::ibv_async_event) -> Affair {
         }
         sys::IBV_EVENT_QP_ACCESS_ERR => Affair::QpAccess(qp_num()),
         sys::IBV_EVENT_COMM_EST => Affair::QpEstablished(qp_num()),
-        sys::IBV_EVENT_SRQ_LIMIT_REACHED => Affair::SrqLow,
-        sys::IBV_EVENT_SRQ_ERR => Affair::SrqFatal,
+        sys::IBV_EVENT_SRQ_LIMIT_REACHED => Affair::SrqLow(srq()),
+        sys::IBV_EVENT_SRQ_ERR => Affair::SrqFatal(srq()),
         sys::IBV_EVENT_CQ_ERR => Affair::CqFatal,
         _ => Affair::Harmless,
     }

@@ -13,6 +13,8 @@ use crate::registrations::Span;
 struct Ours(Mr<()>);
 /// A region that peers may only READ.
 struct Readable(Mr<()>);
+/// What one peer may READ and WRITE.
+struct Lent(Mr<()>);
 /// A region for everything.
 struct Writable(Mr<()>);
 
@@ -43,6 +45,7 @@ pub(crate) fn target(pd: &Arc<Pd>, memory: &Memory, access: Access) -> Result<Ta
     };
     let mr = match access {
         Access::RemoteAll => &memory.registered(pd.key(), |span| make(span).map(Writable))?.0,
+        Access::RemoteWrite => &memory.registered(pd.key(), |span| make(span).map(Lent))?.0,
         _ => &memory.registered(pd.key(), |span| make(span).map(Readable))?.0,
     };
     Ok(Target { addr: mr.addr(), rkey: mr.rkey() })

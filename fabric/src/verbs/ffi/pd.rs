@@ -78,6 +78,8 @@ pub(crate) enum Access {
     Local,
     /// Peers may READ.
     RemoteRead,
+    /// Peers may READ and WRITE: what is lent to the one peer of a connection.
+    RemoteWrite,
     /// Peers may READ, WRITE, CAS and FAA.
     RemoteAll,
 }
@@ -89,13 +91,28 @@ impl Access {
         match self {
             Self::Local => local,
             Self::RemoteRead => sys::IBV_ACCESS_REMOTE_READ,
-            Self::RemoteAll => {
-                local
-                    | sys::IBV_ACCESS_REMOTE_READ
-                    | sys::IBV_ACCESS_REMOTE_WRITE
-                    | sys::IBV_ACCESS_REMOTE_ATOMIC
-            }
+            Self::RemoteWrite => local | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE,
+            Self::RemoteAll => Self::RemoteWrite.flags() | sys::IBV_ACCESS_REMOTE_ATOMIC,
         }
+    }
+
+    /// What a queue pair must allow its peer for that.
+    pub(crate) fn of_peer(self) -> PeerRights {
+        PeerRights(self.flags() & !sys::IBV_ACCESS_LOCAL_WRITE)
+    }
+}
+
+/// What a queue pair allows its peer, whatever the memory allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerRights(pub(super) u32);
+
+impl PeerRights {
+    /// Nothing but messages.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// What either allows.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 }
 
@@ -128,8 +145,8 @@ impl<K> Mr<K> {
     /// Most often the limit on locked memory: the error says so.
     ///
     /// # Safety
-    /// The range must stay mapped as long as `keep` lives, and with [`Access::Local`] or
-    /// [`Access::RemoteAll`] nobody may hold references to it while a request is posted on it.
+    /// The range must stay mapped as long as `keep` lives, and with [`Access::Local`] or a
+    /// peer's right to write nobody may hold references to it while a request is posted on it.
     pub(crate) unsafe fn new(
         pd: &Arc<Pd>,
         addr: u64,

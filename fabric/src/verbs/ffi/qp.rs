@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cq::Cq;
 use super::device::check;
 use super::error::VerbsError;
-use super::pd::Pd;
+use super::pd::{Pd, PeerRights};
 use super::srq::Srq;
 use super::sys;
 
@@ -126,13 +126,25 @@ impl Qp {
         self.modify(sys::IBV_QP_STATE, |attr| attr.qp_state = sys::IBV_QPS_ERR)
     }
 
-    /// How long a peer waits before it sends again what met no receive buffer, as the code of the
-    /// specification: 1 is 10 us, 12 is 640 us, 0 is 655 ms (and the connection manager's choice).
+    /// Replaces what the connection manager chose: how long a peer waits before it sends again what
+    /// met no receive buffer, as the code of the specification (1 is 10 us, 12 is 640 us, 0 is
+    /// 655 ms and the connection manager's choice), and what the peer may do.
     ///
     /// # Errors
     /// When the device refuses.
-    pub(crate) fn set_min_rnr_timer(&self, code: u8) -> Result<(), VerbsError> {
-        self.modify(sys::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = code)
+    pub(crate) fn set_up(&self, rnr_timer: u8, peer: PeerRights) -> Result<(), VerbsError> {
+        self.modify(sys::IBV_QP_MIN_RNR_TIMER | sys::IBV_QP_ACCESS_FLAGS, |attr| {
+            attr.min_rnr_timer = rnr_timer;
+            attr.qp_access_flags = peer.0;
+        })
+    }
+
+    /// What the peer may do from now on.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub(crate) fn allow(&self, peer: PeerRights) -> Result<(), VerbsError> {
+        self.modify(sys::IBV_QP_ACCESS_FLAGS, |attr| attr.qp_access_flags = peer.0)
     }
 
     fn modify(&self, mask: u32, set: impl FnOnce(&mut sys::ibv_qp_attr)) -> Result<(), VerbsError> {

@@ -56,6 +56,11 @@ impl Srq {
         self.raw.as_ptr()
     }
 
+    /// A number that no other living receive queue of this process has: events name it by that.
+    pub(crate) fn key(&self) -> usize {
+        self.raw.addr().get()
+    }
+
     /// Makes the device say, once, when fewer than `limit` buffers are left.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::buffer::BufferPool;
 use crate::endpoint::Refused;
 use crate::mem::Memory;
 use crate::verbs::ffi::flight::Target;
+use crate::verbs::ffi::pd::Access;
 use crate::verbs::frames::{Note, READ_WRITE};
 use crate::verbs::regions::{Use, describe};
 use crate::verbs::setup::client_pd;
@@ -27,9 +28,16 @@ const WRITABLE: u32 = 2;
 /// The region under whose number intruders post what they made up.
 const FORGED: RegionId = RegionId(7);
 
-/// Two regions full of a secret; everybody is let in.
+/// Two regions full of a secret, for each of two tenants; everybody is let in.
 struct Vault {
-    regions: HashMap<u32, (Arc<Memory>, Rights)>,
+    regions: [HashMap<u32, (Arc<Memory>, Rights)>; 2],
+}
+
+/// Peers of higher numbers are the second tenant's.
+const SECOND: u64 = 100;
+
+fn tenant_of(context: u64) -> usize {
+    usize::from(context >= SECOND)
 }
 
 impl Admission for Vault {
@@ -37,8 +45,12 @@ impl Admission for Vault {
         Ok(ticket[0].into())
     }
 
-    fn region(&self, _: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
-        self.regions.get(&region.0).cloned()
+    fn domain(&self, context: u64) -> Option<u32> {
+        Some(tenant_of(context) as u32)
+    }
+
+    fn region(&self, context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
+        self.regions[tenant_of(context)].get(&region.0).cloned()
     }
 }
 
@@ -62,40 +74,31 @@ struct Host {
     listener: Listener,
     ends: Ends,
     over: Arc<AtomicBool>,
-    poller: Option<JoinHandle<()>>,
+    pollers: Vec<JoinHandle<()>>,
 }
 
 impl Host {
     fn start() -> Self {
         let region = |number, rights| (number, (secret_memory(), rights));
-        let regions = [region(READABLE, Rights::ReadOnly), region(WRITABLE, Rights::ReadWrite)];
-        let vault = Arc::new(Vault { regions: HashMap::from(regions) });
+        let regions = || [region(READABLE, Rights::ReadOnly), region(WRITABLE, Rights::ReadWrite)];
+        let regions = [HashMap::from(regions()), HashMap::from(regions())];
+        let vault = Arc::new(Vault { regions });
         let admission = Arc::clone(&vault) as Arc<dyn Admission>;
-        let (listener, cq) =
-            Listener::start(&Options::default(), 0, Limits::default(), admission).expect("starts");
+        let limits = Limits::default();
+        let (listener, queues) =
+            Listener::start_domains(&Options::default(), 0, limits, admission, 2).expect("starts");
         let (ends, over) = (Ends::default(), Arc::new(AtomicBool::new(false)));
-        let (heard, until) = (Arc::clone(&ends), Arc::clone(&over));
-        let poller = std::thread::spawn(move || {
-            let (mut out, mut peers) = (vec![], vec![]);
-            while !until.load(Ordering::Acquire) {
-                cq.wait(Duration::from_millis(20));
-                cq.poll(&mut out, 64);
-                for completion in out.drain(..) {
-                    match completion.outcome {
-                        Outcome::Connected(peer) => peers.push(peer),
-                        Outcome::Disconnected(why) => {
-                            heard.lock().push((completion.context, why));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        });
-        Self { vault, listener, ends, over, poller: Some(poller) }
+        let poller = |cq: Arc<dyn CompletionQueue>| {
+            let (ends, over) = (Arc::clone(&ends), Arc::clone(&over));
+            std::thread::spawn(move || poll_until(&*cq, &over, &ends))
+        };
+        let pollers = queues.into_iter().map(poller).collect();
+        Self { vault, listener, ends, over, pollers }
     }
 
-    fn memory(&self, region: u32) -> &Memory {
-        &self.vault.regions[&region].0
+    fn is_untouched(&self) -> bool {
+        let all = self.vault.regions.iter().flat_map(HashMap::values);
+        all.into_iter().all(|(memory, _)| is_untouched(memory))
     }
 
     fn good(&self, number: u8) -> Connected {
@@ -115,19 +118,34 @@ impl Host {
         raw
     }
 
-    /// Where the region is that may be read, as the server tells those who ask.
-    fn told(&self) -> Target {
-        let raw = self.intruder(8);
-        raw.link.attach(RegionId(READABLE)).expect("offered");
-        let at = RemoteAddr { region: RegionId(READABLE), offset_bytes: 0 };
+    /// Where a region is, as the server tells peer `number` when it asks.
+    fn told(&self, number: u8, region: u32) -> Target {
+        let raw = self.intruder(number);
+        raw.link.attach(RegionId(region)).expect("offered");
+        let at = RemoteAddr { region: RegionId(region), offset_bytes: 0 };
         raw.link.tx.lock().regions.target(at, 8, Use::Read).expect("told")
+    }
+}
+
+fn poll_until(cq: &dyn CompletionQueue, over: &AtomicBool, ends: &Ends) {
+    let (mut out, mut peers) = (vec![], vec![]);
+    while !over.load(Ordering::Acquire) {
+        cq.wait(Duration::from_millis(20));
+        cq.poll(&mut out, 64);
+        for completion in out.drain(..) {
+            match completion.outcome {
+                Outcome::Connected(peer) => peers.push(peer),
+                Outcome::Disconnected(why) => ends.lock().push((completion.context, why)),
+                _ => {}
+            }
+        }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        if let Some(poller) = self.poller.take() {
+        for poller in self.pollers.drain(..) {
             let _panicked = poller.join();
         }
     }
@@ -200,8 +218,7 @@ fn fails(host: &Host, number: u8, what: &str, note: &Note, op: Opcode) {
         Outcome::Failed(_, None) => {}
         other => panic!("{what}: {other:?}"),
     }
-    assert!(is_untouched(host.memory(READABLE)), "{what}");
-    assert!(is_untouched(host.memory(WRITABLE)), "{what}");
+    assert!(host.is_untouched(), "{what}");
     drop(raw);
     let begin = Instant::now();
     while !host.ends.lock().iter().any(|(context, _)| *context == u64::from(number)) {
@@ -218,7 +235,7 @@ fn made_up_keys_and_addresses_give_no_bytes_and_harm_nobody() {
     let host = Host::start();
     let neighbour = host.good(1);
     neighbour_reads(&neighbour);
-    let Target { addr, rkey } = host.told();
+    let Target { addr, rkey } = host.told(8, READABLE);
     let end = addr + REGION_BYTES as u64;
     let mut number = 10;
     let mut attempt = |what: &str, addr: u64, rkey: u32, op: Opcode| {
@@ -270,7 +287,7 @@ fn another_session_s_memory_cannot_be_read_through_the_server() {
     let raw = host.intruder(2);
     let device = raw.id.device().expect("a device").expect("a device");
     let pd = client_pd(&device).expect("a domain");
-    let theirs = describe(&pd, RegionId(0), &lent, Rights::ReadWrite).expect("registered");
+    let theirs = describe(&pd, RegionId(0), &lent, Access::RemoteWrite).expect("registered");
     drop(raw);
     let stolen = forged(theirs.addr.get(), theirs.rkey.get());
     let write = Opcode::Write { remote: remote(), from: blank(64) };
@@ -279,4 +296,60 @@ fn another_session_s_memory_cannot_be_read_through_the_server() {
         assert!(is_untouched(&lent));
         neighbour_reads(&neighbour);
     }
+}
+
+#[test]
+fn another_tenant_s_true_keys_and_addresses_give_no_bytes() {
+    if !has_device() {
+        return;
+    }
+    let host = Host::start();
+    let (first, second) = (1, SECOND as u8 + 1);
+    let neighbours = [host.good(first), host.good(second)];
+    let mut number = 10;
+    for (tenant, other) in [(0, SECOND as u8), (SECOND as u8, 0)] {
+        for region in [READABLE, WRITABLE] {
+            let Target { addr, rkey } = host.told(tenant + 8, region);
+            let true_place = forged(addr, rkey);
+            let write = Opcode::Write { remote: remote(), from: blank(64) };
+            let add = Opcode::FetchAdd { remote: remote(), add: 1 };
+            for op in [read(64), read(REGION_BYTES), write, add] {
+                number += 1;
+                fails(&host, other + number, "another tenant's true key", &true_place, op);
+                neighbours.iter().for_each(neighbour_reads);
+            }
+            // It is the place, and its own tenant reads there: only the domain stood in between.
+            number += 1;
+            let own = host.intruder(tenant + number);
+            own.link.tx.lock().regions.put(&true_place).expect("so it is");
+            match outcome(&own, read(64)) {
+                Outcome::Read(bytes) => assert!(bytes.words().iter().all(|&word| word == SECRET)),
+                other => panic!("its own tenant: {other:?}"),
+            }
+        }
+    }
+    println!("true keys of another tenant: no bytes");
+}
+
+#[test]
+fn a_queue_pair_allows_no_more_than_its_session_was_granted() {
+    if !has_device() {
+        return;
+    }
+    let host = Host::start();
+    let neighbour = host.good(1);
+    // Registered for everything, since one session of this tenant may do everything there.
+    let Target { addr, rkey } = host.told(8, WRITABLE);
+    let place = forged(addr, rkey);
+    let write = || Opcode::Write { remote: remote(), from: blank(64) };
+    fails(&host, 11, "a WRITE without the right", &place, write());
+    let add = Opcode::FetchAdd { remote: remote(), add: 1 };
+    fails(&host, 12, "an addition without the right", &place, add);
+    neighbour_reads(&neighbour);
+    // Who is granted the region may.
+    let granted = host.intruder(13);
+    granted.link.attach(RegionId(WRITABLE)).expect("offered");
+    granted.link.tx.lock().regions.put(&place).expect("so it is");
+    assert!(matches!(outcome(&granted, write()), Outcome::Written(_)), "a granted WRITE");
+    assert!(!host.is_untouched());
 }
