@@ -35,6 +35,11 @@ impl Plan {
         }
     }
 
+    /// Whether verbs may come of it.
+    pub(crate) fn allows_verbs(self) -> bool {
+        matches!(self, Self::Only(FabricName::Verbs) | Self::First { verbs: true })
+    }
+
     /// The offers to try, in the order of the server, who names the best first.
     pub(crate) fn select(self, offers: &[FabricOffer]) -> Result<Vec<&FabricOffer>, Error> {
         let may = |offer: &&FabricOffer| match self {

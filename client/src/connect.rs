@@ -19,6 +19,7 @@ use crate::choose::{PassedOver, Plan, name_of};
 use crate::core::{Connection, Parts, ServerClock, Session, Shared};
 use crate::error::Error;
 use crate::frames::{ControlStream, write_all};
+use crate::options::Options;
 use crate::url::Url;
 
 /// Bytes that may wait to be written, beside one longest message.
@@ -48,6 +49,9 @@ pub(crate) fn establish(
     shared: &Arc<Shared>,
     resume: Option<&Arc<Session>>,
 ) -> Result<Established, Error> {
+    if resume.is_none() {
+        check_device(&shared.options)?;
+    }
     let by = Instant::now() + shared.options.connect_timeout;
     let resumed = resume.map_or((0, 0), |session| (session.id, session.resume_key));
     let (mut control, welcome, sent) = greet(url, shared, resumed, by)?;
@@ -130,6 +134,19 @@ fn greet(
         ToClient::Failed(error) => Err(error.into()),
         _ => Err(Error::BadAnswer("the answer to a hello is no welcome")),
     }
+}
+
+/// A device that was asked for and is missing is an error, also where another fabric would do: it
+/// is never passed over. One that goes away later is: then whoever is connected goes on without.
+fn check_device(options: &Options) -> Result<(), Error> {
+    let may_be_used = Plan::of(options.fabric, options.rdma).allows_verbs();
+    if !may_be_used || options.rdma_device == verbs::Options::default() {
+        return Ok(());
+    }
+    verbs::check_choice(&options.rdma_device).map_err(|error| {
+        let reason = format!("the RDMA device that was asked for cannot be had: {error}");
+        fabric_error(FabricName::Verbs, reason)
+    })
 }
 
 fn left(by: Instant) -> io::Result<Duration> {

@@ -176,7 +176,8 @@ impl ClientBuilder {
     }
 
     /// Which RDMA device of this host to use, such as `"mlx5_0:1:3".parse()?`: name, port and GID
-    /// index, or an address; what is not said is chosen \[all of it\].
+    /// index, or an address; what is not said is chosen \[all of it\]. One that is asked for and
+    /// missing is an error, unless RDMA or its fabric are ruled out.
     #[must_use]
     pub fn rdma_device(mut self, device: RdmaDevice) -> Self {
         self.options.rdma_device = device;

@@ -232,6 +232,26 @@ fn never_does_not_try_it() {
 }
 
 #[test]
+fn a_device_that_was_asked_for_and_is_missing_is_an_error() {
+    let server = server();
+    let url = format!("onesided://{}", server.addr());
+    let device = || "no_such_device".parse().expect("a name");
+    let builder = || Client::builder().url(&url).rdma_device(device());
+    for builder in [builder(), builder().rdma(Rdma::Prefer), builder().rdma(Rdma::Require)] {
+        match builder.connect_blocking() {
+            Err(Error::Fabric { fabric: "verbs", reason }) => {
+                assert!(reason.contains("that was asked for"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Where verbs is ruled out nobody asks for a device.
+    for builder in [builder().rdma(Rdma::Never), builder().fabric(FabricChoice::Tcp)] {
+        assert!(builder.connect_blocking().is_ok());
+    }
+}
+
+#[test]
 fn contradictions_are_refused_before_anybody_is_asked() {
     for (fabric, rdma) in [
         (FabricChoice::Verbs, Rdma::Never),

@@ -154,6 +154,15 @@ pub fn connect(
     Err(ConnectError::Unreachable(tried))
 }
 
+/// Whether this host has what was asked for, ready for use.
+///
+/// # Errors
+/// Without libraries, kernel support or such a device: which of them, and what there is.
+pub fn check_choice(choice: &Options) -> Result<(), VerbsError> {
+    let bound = survey::addresses(&watcher()?.channel)?;
+    allowed(&bound, choice).map(|_| ())
+}
+
 fn note(tried: &mut String, what: &impl std::fmt::Display, why: &str) {
     let between = if tried.is_empty() { "" } else { "; " };
     let _infallible = write!(tried, "{between}{what}: {why}");

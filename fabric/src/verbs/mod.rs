@@ -42,7 +42,7 @@ mod watch;
 mod worker;
 
 pub use choose::Options;
-pub use connect::{ConnectError, ConnectOptions, Connected, connect};
+pub use connect::{ConnectError, ConnectOptions, Connected, check_choice, connect};
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;
 pub use listener::Listener;

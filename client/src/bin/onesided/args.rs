@@ -46,7 +46,7 @@ pub(crate) struct Cli {
     pub(crate) rdma: Option<Rdma>,
 
     /// RDMA device of this host: NAME[:PORT[:GID_INDEX]], such as mlx5_0:1:3, or an address.
-    /// `auto` takes the best that reaches the server.
+    /// `auto` takes the best that reaches the server. One that is named and missing is an error.
     #[arg(long, global = true, value_name = "DEVICE", default_value = "auto")]
     pub(crate) rdma_device: RdmaDevice,
 
