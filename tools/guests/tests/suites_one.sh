@@ -8,10 +8,11 @@
 # tests: onesided/real_input
 # tests: onesided/registered
 # tests: onesided/idle
+# tests: onesided/tenants
 # One host, processes apart: the suites of shared memory over the device. Histories of many
 # processes are linearizable while clients are killed; torn READs are refused; clients outlive
 # servers that are killed; a source tree is read back whole; large values go straight into lent
-# buffers; a connection that nobody uses is closed and opened again.
+# buffers; a connection that nobody uses is closed and opened again; tenants see only their own.
 . tools/guests/lib.sh
 
 export ONESIDED_TEST_FABRIC=verbs
@@ -26,6 +27,7 @@ suite server_killed 100
 suite real_input 4
 suite registered 100
 suite idle 100
+suite tenants 100
 for object in qp mr pd cq cm_id; do
     [ "$(rdma_count $object)" = 0 ] || fail "$object left: $(rdma resource show $object)"
 done
