@@ -43,8 +43,10 @@ fn seeds_are_linearizable() {
         all.checksum_failures += seen.checksum_failures;
         all.forward_hops += seen.forward_hops;
         all.rpc_gets += seen.rpc_gets;
+        all.moved += seen.moved;
     }
     println!("{all:?}");
     let enough = all.gets > 1_000 && all.dropped > 100 && all.splits > 100;
+    let enough = enough && all.moved > 2_000;
     assert!(number("SEED").is_some() || enough, "{all:?}");
 }

@@ -18,7 +18,7 @@ use children::{Process, builder, fabrics, one_sided, one_sided_kind, role, scale
 use onesided::{Value, blocking};
 use onesided_protocol::rpc::{Expect, Ttl};
 use onesided_protocol::rules::{Rule, without};
-use onesided_server::engine::Table;
+use onesided_server::engine::{Cleaning, Table};
 use onesided_server::{Server, ServerConfig};
 use serde::{Deserialize, Serialize};
 use values::{first_piece, piece};
@@ -56,13 +56,15 @@ fn open(addr: SocketAddr) -> blocking::Table {
     client.table("default").expect("the table")
 }
 
-fn server() -> Server {
+/// Whether entries move all the while, too, and their segments are used again.
+fn server(cleaning: Cleaning) -> Server {
     let config = ServerConfig {
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 8 << 20,
         region_bytes: 1 << 20,
         segment_bytes: 4 << 10,
         fabrics: fabrics(),
+        cleaning,
         ..ServerConfig::default()
     };
     Server::start(config).expect("the server starts")
@@ -129,7 +131,7 @@ fn read(table: &blocking::Table, reads: u64, key_of: impl Fn(u64) -> u64) -> Res
 }
 
 /// A server, a writer that goes on all the while, and every key with a value.
-fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
+fn with_writer<T>(cleaning: Cleaning, body: impl FnOnce(SocketAddr) -> T) -> T {
     // One at a time: on two cores the writer would hardly run.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +141,7 @@ fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let server = server();
+    let server = server(cleaning);
     let addr = server.addr();
     let info = server.engine().open_table("default").expect("the table");
     let table = server.engine().table(info.id).expect("the table");
@@ -160,8 +162,17 @@ fn with_writer<T>(body: impl FnOnce(SocketAddr) -> T) -> T {
 
 #[test]
 fn a_million_reads_are_whole_while_their_values_are_overwritten() {
-    with_writer(|addr| {
-        let reads = scaled(READS) as u64;
+    whole_reads(Cleaning::Auto, READS);
+}
+
+#[test]
+fn reads_are_whole_while_their_values_are_overwritten_and_moved() {
+    whole_reads(Cleaning::Aggressive, READS / 2);
+}
+
+fn whole_reads(cleaning: Cleaning, reads: usize) {
+    with_writer(cleaning, |addr| {
+        let reads = scaled(reads) as u64;
         let mut other = Process::spawn(&Role::Read { addr, reads });
         other.hear("ready");
         other.say();
@@ -180,7 +191,7 @@ fn a_million_reads_are_whole_while_their_values_are_overwritten() {
 }
 
 fn is_noticed(rule: Rule, key_of: impl Fn(u64) -> u64) {
-    let torn = with_writer(|addr| {
+    let torn = with_writer(Cleaning::Auto, |addr| {
         let table = open(addr);
         without(Some(rule), || read(&table, WEAKENED_READS_MAX, key_of))
     });

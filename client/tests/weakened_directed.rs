@@ -36,6 +36,7 @@ fn plan() -> Plan {
         drop_per_mille: 0,
         fillers_max: 0,
         relocate_percent: 0,
+        clean_percent: 0,
         weights: Weights::NONE,
     }
 }
@@ -129,6 +130,34 @@ fn pending() {
             put(sim);
             make(sim, 2, get());
         })
+    });
+}
+
+/// The cleaner moves the key's entry; then it is overwritten. One client's cached slot leads to
+/// where it was before, the other one looks at the bucket.
+#[test]
+fn clean_marks_in_cleaning() {
+    is_noticed(Rule::CleanMarks, |store| {
+        let sim = Sim::new(plan());
+        let _entered = Entered::new(&sim);
+        // The first free places are taken: two that are free again keep the old entry's bytes.
+        let fill = |key: &[u8]| {
+            let put = sim.table.put(key, &[3; 800], WireExpect::Any, Ttl::Never, 0);
+            put.expect("there is memory");
+        };
+        [b"first", b"other"].into_iter().for_each(|key| fill(key));
+        put(&sim);
+        make(&sim, 2, get());
+        fill(b"seals what is before it");
+        for key in [b"first", b"other"] {
+            sim.table.delete(key, WireExpect::Any).expect("it was put");
+        }
+        sim.interrupt(store, vec![(2, get()), (1, get())]);
+        assert!(sim.engine.clean(), "a segment is sealed");
+        put(&sim);
+        make(&sim, 2, get());
+        let is_over = sim.is_uninterrupted();
+        sim.verdict().map(|_| is_over)
     });
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use onesided::{Client, ClientBuilder, FabricChoice, FabricKind, blocking};
 use onesided_protocol::control::FabricName;
-use onesided_server::config::TableSpec;
+use onesided_server::config::{Cleaning, TableSpec};
 use onesided_server::{Server, ServerConfig};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ const ROLE: &str = "ONESIDED_TEST_ROLE";
 const FABRIC: &str = "ONESIDED_TEST_FABRIC";
 /// HOST:PORT of a server of another host to test against, not one of the test's own.
 const SERVER: &str = "ONESIDED_TEST_SERVER";
+/// `aggressive`: servers of their own move all entries all the while.
+const CLEANING: &str = "ONESIDED_TEST_CLEANING";
 /// How much of the work to do: an emulated machine has less time.
 const PERCENT: &str = "ONESIDED_TEST_PERCENT";
 
@@ -214,6 +216,10 @@ pub(crate) fn serve(role: ServerRole) {
         handshake_timeout_ms: role.handshake_timeout_ms,
         tables: role.tables.iter().map(|name| TableSpec::new(name)).collect(),
         fabrics: fabrics(),
+        cleaning: match std::env::var(CLEANING).as_deref() {
+            Ok("aggressive") => Cleaning::Aggressive,
+            _ => Cleaning::Auto,
+        },
         ..ServerConfig::default()
     };
     let server = Server::start(config).expect("the server starts");

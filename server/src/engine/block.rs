@@ -182,3 +182,54 @@ impl Block {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment with one entry of 64 bytes, which is still being written when the log seals it.
+    fn sealed_in_mid_write() -> Block {
+        let block = Block::default();
+        block.occupy(0, Use::Log, 7);
+        block.set_run(1);
+        block.activate();
+        block.add(64);
+        assert_eq!(block.sealed(), None, "appended to");
+        block.close(64, 1);
+        assert!(!block.seal());
+        block
+    }
+
+    #[test]
+    fn the_cleaner_waits_for_writers() {
+        let block = sealed_in_mid_write();
+        assert_eq!((block.sealed(), block.pin()), (None, None), "not written yet");
+        assert!(!block.unpin());
+        let sealed = block.sealed().expect("nobody is at work in it");
+        assert_eq!((sealed.owner, sealed.used_bytes, sealed.live_bytes), (7, 64, 64));
+        assert_eq!(block.pin(), Some(sealed));
+        assert_eq!(block.pin(), None, "one cleaner at a time");
+    }
+
+    #[test]
+    fn it_is_free_when_the_last_hold_is_gone_whichever_that_is() {
+        let block = sealed_in_mid_write();
+        assert!(!block.sub(64), "an entry that is replaced before its writer is done");
+        assert!(block.unpin());
+        let block = sealed_in_mid_write();
+        assert!(!block.unpin());
+        assert!(block.pin().is_some());
+        assert!(!block.sub(64), "not while the cleaner walks");
+        assert!(block.unpin());
+    }
+
+    #[test]
+    fn live_bytes_do_not_reach_the_pins() {
+        let block = Block::default();
+        block.occupy(0, Use::Log, 1);
+        block.add(64 << 20);
+        assert_eq!(block.live_bytes(), 64 << 20);
+        assert!(!block.unpin());
+        assert!(block.sub(64 << 20));
+    }
+}

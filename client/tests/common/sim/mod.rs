@@ -32,7 +32,7 @@ use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
 use onesided_protocol::control::TableInfo;
-use onesided_server::engine::{Clock, Engine, EngineConfig, Table};
+use onesided_server::engine::{Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -125,6 +125,8 @@ pub struct Seen {
     pub checksum_failures: u64,
     pub forward_hops: u64,
     pub rpc_gets: u64,
+    /// Entries that the cleaner has moved.
+    pub moved: u64,
 }
 
 impl Sim {
@@ -137,6 +139,7 @@ impl Sim {
             segment_bytes: 1 << 10,
             seed: plan.seed,
             split_load_percent: 1,
+            cleaning: Cleaning::Aggressive,
             ..EngineConfig::default()
         };
         let make = |_: &str, len: usize| Memory::hooked(len, Arc::new(BetweenStores));
@@ -200,6 +203,7 @@ impl Sim {
     pub fn verdict(&self) -> Result<Seen, Failure> {
         let mut seen =
             Seen { gets: self.gets.get(), dropped: self.dropped.get(), ..Seen::default() };
+        seen.moved = self.engine.memory_status().cleaning.moved_entries;
         seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
         for client in &*self.clients.borrow() {
             client.add_to(&mut seen);

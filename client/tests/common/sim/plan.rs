@@ -36,6 +36,9 @@ pub struct Plan {
     pub fillers_max: u64,
     /// Of what the server does by itself, how much are relocations; the rest makes the index grow.
     pub relocate_percent: u64,
+    /// Of the relocations, how many are the cleaner's: of all that is live in the oldest segment,
+    /// whatever is dead in it; then the segment is used again. The others are of one key.
+    pub clean_percent: u64,
     /// Weights of the kinds of mutation.
     pub weights: Weights,
 }
@@ -107,6 +110,7 @@ impl Plan {
             clock_moves: network.kill_per_million == 0 && rng.random_bool(0.6),
             fillers_max: 500,
             relocate_percent: rng.random_range(30..80),
+            clean_percent: *[0, 50, 90].choose(rng).unwrap_or(&50),
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             weights: Weights::default(),
         }

@@ -132,10 +132,14 @@ impl Sim {
         Ok(Done::Version(version))
     }
 
-    /// What the server does without being asked: a version moves, or the index grows.
+    /// What the server does without being asked: versions move, or the index grows.
     pub fn server_minds_itself(&self) {
         if self.pick(100) < self.plan.relocate_percent {
-            self.relocate(self.pick(self.plan.keys as u64) as usize);
+            if self.pick(100) < self.plan.clean_percent {
+                self.engine.clean();
+            } else {
+                self.relocate(self.pick(self.plan.keys as u64) as usize);
+            }
         } else if self.fillers.get() < self.plan.fillers_max {
             (0..=self.pick(12)).for_each(|_| self.put_filler());
         }
