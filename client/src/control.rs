@@ -37,6 +37,9 @@ pub(crate) fn start(link: Arc<Link>, first: Established) -> io::Result<JoinHandl
     })
 }
 
+/// Reports of one table at a time: heartbeats and jobs wait meanwhile.
+const REPORTS_MAX: usize = 64;
+
 /// Why serving ended.
 enum End {
     ShutDown,
@@ -121,6 +124,11 @@ impl<'a> Serving<'a> {
         self.look_after_connection()?;
         let now = Instant::now();
         let Established { control, connection, .. } = &mut *self.live;
+        if now >= self.next_beat || link.is_to_tell() {
+            tell(link, control, now + self.half).map_err(|error| {
+                End::Lost(format!("no answer to a report of accesses: {error}"))
+            })?;
+        }
         if now >= self.next_beat {
             heartbeat(link, control, connection, now + self.half)
                 .map_err(|error| End::Lost(format!("no heartbeat from the server: {error}")))?;
@@ -228,6 +236,20 @@ fn heartbeat(
         ToClient::Failed(error) => Err(io::Error::other(error)),
         _ => Err(io::Error::other("the answer to a heartbeat is none")),
     }
+}
+
+/// Tells the server which keys were read.
+fn tell(link: &Link, control: &mut ControlStream, by: Instant) -> io::Result<()> {
+    for accesses in link.accesses() {
+        for report in std::iter::from_fn(|| accesses.report()).take(REPORTS_MAX) {
+            match control.ask(&report, by)? {
+                ToClient::Done => {}
+                ToClient::Failed(error) => return Err(io::Error::other(error)),
+                _ => return Err(io::Error::other("the answer to a report is none")),
+            }
+        }
+    }
+    Ok(())
 }
 
 fn administer(

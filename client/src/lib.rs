@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accesses;
 pub mod blocking;
 mod choose;
 mod client;

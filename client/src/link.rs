@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
 
+use crate::accesses::Accesses;
 use crate::core::{Connection, Deadline, Shared, TimedOut};
 use crate::error::Error;
 use crate::url::Url;
@@ -54,6 +55,10 @@ pub(crate) struct Link {
     jobs: Mutex<VecDeque<Job>>,
     /// Somebody waits for a connection.
     wanted: AtomicBool,
+    /// What the server is told of reads; of tables that are gone until then.
+    accesses: Mutex<Vec<Weak<Accesses>>>,
+    /// Much is to be told.
+    tell: AtomicBool,
     /// Wakes the control thread.
     bell: OwnedFd,
     shut_down: AtomicBool,
@@ -87,6 +92,8 @@ impl Link {
             changed: Notify::new(),
             jobs: Mutex::default(),
             wanted: AtomicBool::new(false),
+            accesses: Mutex::default(),
+            tell: AtomicBool::new(false),
             bell,
             shut_down: AtomicBool::new(false),
             ended: Mutex::new(false),
@@ -294,6 +301,29 @@ impl Link {
         if self.is_closed() {
             self.fail_jobs();
         }
+    }
+
+    /// The control thread tells the server of these from now on.
+    pub(crate) fn tells(&self, accesses: &Arc<Accesses>) {
+        self.accesses.lock().push(Arc::downgrade(accesses));
+    }
+
+    /// Not with the next heartbeat, but now.
+    pub(crate) fn tell_soon(&self) {
+        self.tell.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    pub(crate) fn is_to_tell(&self) -> bool {
+        self.tell.load(Ordering::Acquire)
+    }
+
+    /// All that there is to tell of.
+    pub(crate) fn accesses(&self) -> Vec<Arc<Accesses>> {
+        self.tell.store(false, Ordering::Release);
+        let mut accesses = self.accesses.lock();
+        accesses.retain(|accesses| accesses.strong_count() > 0);
+        accesses.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Wakes the control thread.

@@ -107,6 +107,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Fill the bucket cache when a table is opened.
     pub prefill: bool,
+    /// Tables that evict are told of one GET in so many; 0 = of none.
+    pub access_sample_every: u32,
 }
 
 impl Default for Options {
@@ -126,6 +128,7 @@ impl Default for Options {
             spin: Duration::from_micros(50),
             cache_bytes: 256 << 20,
             prefill: false,
+            access_sample_every: 64,
         }
     }
 }
@@ -262,6 +265,14 @@ impl ClientBuilder {
     #[must_use]
     pub fn prefill(mut self, prefill: bool) -> Self {
         self.options.prefill = prefill;
+        self
+    }
+
+    /// Tables that evict are told of one GET in so many, so that they keep what is read: the server
+    /// does not see one-sided reads; 0 = of none \[64\].
+    #[must_use]
+    pub fn access_sample_every(mut self, gets: u32) -> Self {
+        self.options.access_sample_every = gets;
         self
     }
 

@@ -11,6 +11,7 @@ use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
 use thread_local::ThreadLocal;
 
+use crate::accesses::{Accesses, Sampler};
 use crate::client::LinkGuard;
 use crate::core::{Connection, Deadline, TimedOut};
 use crate::error::Error;
@@ -42,6 +43,14 @@ impl OpenTable {
         self.connection.is_alive() && !self.stale.load(Ordering::Relaxed)
     }
 
+    /// One GET of so many is told to the server; 0 = none.
+    fn sample_every(&self) -> u32 {
+        match self.info.options.evict {
+            true => self.connection.options().access_sample_every,
+            false => 0,
+        }
+    }
+
     /// The server does not know it any more: the name must be looked up again.
     pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Relaxed);
@@ -62,6 +71,8 @@ pub(crate) struct Own {
     pub(crate) shard: Arc<Shard>,
     /// Where an entry is READ to whose value is wanted elsewhere.
     pub(crate) scratch: Vec<Line>,
+    /// What it tells the server of its reads.
+    pub(crate) sampler: Sampler,
 }
 
 /// A table by name, on whatever connection there is.
@@ -70,6 +81,7 @@ pub(crate) struct TableHandle {
     link: Arc<Link>,
     current: ArcSwapOption<OpenTable>,
     seen: ThreadLocal<RefCell<Seen>>,
+    accesses: Arc<Accesses>,
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -85,6 +97,7 @@ impl TableHandle {
         let Seen { open, own } = &mut *seen.try_borrow_mut().ok()?;
         if !open.as_ref().is_some_and(|open| open.is_usable()) {
             *open = self.usable();
+            own.sampler.set_every(open.as_ref().map_or(0, |open| open.sample_every()));
         }
         then(open.as_ref()?, own)
     }
@@ -92,7 +105,8 @@ impl TableHandle {
     #[cold]
     fn first_look(&self) -> Seen {
         let shard = Arc::clone(self.link.shared().stats.shard());
-        Seen { open: None, own: Own { shard, scratch: Vec::new() } }
+        let sampler = Sampler::new(&self.accesses);
+        Seen { open: None, own: Own { shard, scratch: Vec::new(), sampler } }
     }
 
     #[cold]
@@ -116,6 +130,7 @@ impl TableHandle {
         let ToClient::Table(info) = answer else {
             return Err(Error::BadAnswer("the answer to opening a table is none"));
         };
+        self.accesses.set_table(info.id);
         let open = Arc::new(OpenTable::new(connection, info));
         self.current.store(Some(Arc::clone(&open)));
         Ok(open)
@@ -154,6 +169,7 @@ impl Table {
             link: Arc::clone(guard.link()),
             current: ArcSwapOption::empty(),
             seen: ThreadLocal::new(),
+            accesses: Accesses::new(guard.link()),
             opening: tokio::sync::Mutex::new(()),
         };
         Self { handle: Arc::new(handle), _guard: Arc::clone(guard) }

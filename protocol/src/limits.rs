@@ -58,6 +58,10 @@ pub const fn inline_message_max_bytes(value_max_bytes: usize) -> usize {
 /// Longest control frame to the server: a hello with its token is the longest. Small, because a
 /// peer that has not authenticated may send one.
 pub const CONTROL_REQUEST_MAX_BYTES: usize = 512;
+/// Key hashes in one report of accesses.
+pub const ACCESSES_MAX: usize = 1_000;
+/// Longest control frame to the server within a session: a report of accesses.
+pub const SESSION_REQUEST_MAX_BYTES: usize = 16 + 8 * ACCESSES_MAX;
 /// Longest control frame to a client: the status of every table, or every counter.
 pub const CONTROL_FRAME_MAX_BYTES: usize = 256 << 10;
 /// Longest name of a counter.

@@ -66,12 +66,17 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         ("list", ToServer::ListTables, "08"),
         ("stats", ToServer::Stats, "09"),
         ("goodbye", ToServer::Goodbye, "0a"),
+        (
+            "accessed",
+            ToServer::Accessed { table: 7, hashes: vec![0x0102_0304_0506_0708, 9] },
+            "0b 07000000 02000000 0807060504030201 0900000000000000",
+        ),
     ]
 }
 
 #[test]
 fn every_message_to_the_server() {
-    let mut seen = [false; 10];
+    let mut seen = [false; 11];
     for (what, message, golden) in to_server() {
         // No wildcard: a new message does not compile until it is here, and fails until it has
         // golden bytes.
@@ -86,13 +91,14 @@ fn every_message_to_the_server() {
             ToServer::ListTables => 7,
             ToServer::Stats => 8,
             ToServer::Goodbye => 9,
+            ToServer::Accessed { .. } => 10,
         }] = true;
         let mut bytes = vec![];
         message.encode(&mut bytes);
         assert_hex(what, &bytes, golden);
         assert_eq!(ToServer::decode(&hex(golden)), Ok(message), "{what}");
     }
-    assert_eq!(seen, [true; 10]);
+    assert_eq!(seen, [true; 11]);
 }
 
 const WELCOME: &str = "

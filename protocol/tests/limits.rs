@@ -179,6 +179,16 @@ fn fabrics() {
 }
 
 #[test]
+fn accesses() {
+    let report = |hashes: usize| {
+        let report = ToServer::Accessed { table: 1, hashes: vec![0; hashes] };
+        ToServer::decode(&to_server(&report))
+    };
+    assert!(report(ACCESSES_MAX).is_ok());
+    too_long(report(ACCESSES_MAX + 1), ACCESSES_MAX + 1, ACCESSES_MAX);
+}
+
+#[test]
 fn error_text() {
     let max = ERROR_TEXT_MAX_BYTES;
     let cut = RpcError::new(ErrorCode::Internal, "e".repeat(max + 1));
@@ -209,6 +219,9 @@ fn frames_hold_the_longest_messages() {
         options: TableOptions::default(),
     };
     assert!(to_server(&alter).len() <= CONTROL_REQUEST_MAX_BYTES);
+
+    let accessed = ToServer::Accessed { table: 1, hashes: vec![0; ACCESSES_MAX] };
+    assert!(to_server(&accessed).len() <= SESSION_REQUEST_MAX_BYTES);
 
     let tables = to_client(&ToClient::Tables(vec![status(TABLE_NAME_MAX_BYTES); TABLES_MAX]));
     let stats = vec![("s".repeat(STAT_NAME_MAX_BYTES), 1); STATS_MAX];

@@ -295,6 +295,8 @@ fn value_of(name: &str) -> u64 {
         INLINE_MAX_BYTES,
         MESSAGE_OVERHEAD_BYTES,
         CONTROL_REQUEST_MAX_BYTES,
+        ACCESSES_MAX,
+        SESSION_REQUEST_MAX_BYTES,
         CONTROL_FRAME_MAX_BYTES,
         STAT_NAME_MAX_BYTES,
         STATS_MAX,

@@ -132,7 +132,9 @@ fn to_server() -> impl Strategy<Value = ToServer> {
         2 => ToServer::AlterTable { name, options },
         _ => ToServer::DropTable { name },
     });
-    prop_oneof![hello, beat, plain, table]
+    let accessed = (any::<u32>(), vec(any::<u64>(), 0..20))
+        .prop_map(|(table, hashes)| ToServer::Accessed { table, hashes });
+    prop_oneof![hello, beat, plain, table, accessed]
 }
 
 fn welcome() -> impl Strategy<Value = ToClient> {

@@ -46,7 +46,7 @@ pub struct Cli {
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
 
-    /// The table `default` is a cache: when memory is full, its oldest entries make room
+    /// The table `default` is a cache: when memory is full, what is used least makes room
     #[arg(long)]
     evict: bool,
 

@@ -64,6 +64,8 @@ pub(crate) struct Stats {
     pub(crate) refused_hellos: Counter,
     pub(crate) refused_tickets: Counter,
     pub(crate) malformed_control: Counter,
+    /// Samples of GETs in tables that evict.
+    pub(crate) accesses: Counter,
     /// For the log lines of closed endpoints.
     pub(crate) closing_log: LogLimit,
     /// What clients had counted whose sessions are over.
@@ -122,6 +124,7 @@ impl Stats {
             ("hellos_refused", self.refused_hellos.get()),
             ("tickets_refused", self.refused_tickets.get()),
             ("control_malformed", self.malformed_control.get()),
+            ("clients_reported_accesses", self.accesses.get()),
             ("clients_reported_reads", clients.reads),
             ("clients_reported_read_bytes", clients.read_bytes),
             ("clients_reported_one_sided_gets", clients.one_sided_gets),

@@ -220,7 +220,7 @@ fn evicting(engine: &Arc<Engine>, quota_bytes: u64) -> Arc<Table> {
 }
 
 #[test]
-fn a_table_that_evicts_takes_everything_and_loses_the_oldest() {
+fn a_table_that_evicts_takes_everything_and_others_lose_nothing() {
     for (cleaner_thread, quota_bytes) in [(false, 0), (true, 0), (false, 1 << 20)] {
         let (engine, _) = engine(EngineConfig { cleaner_thread, ..config(4 << 20) });
         let table = evicting(&engine, quota_bytes);
@@ -246,9 +246,8 @@ fn a_table_that_evicts_takes_everything_and_loses_the_oldest() {
             Raw::Hit(_, found) => found == value(n, 0, 200),
             _ => false,
         };
-        let newest = total - kept as u32 * 9 / 10..total;
-        assert!(newest.into_iter().all(is_there), "first in, first out");
-        assert!(!(0..1_000).any(is_there));
+        let mut newest = total - kept as u32 / 40..total;
+        assert!(newest.all(is_there), "what was written a moment ago is there");
         let reader = RawReader::open(&engine, "stays").expect("in the catalog");
         (0..500).for_each(|n| assert_eq!(reader.value(&key(n)), value(n, 1, 200)));
         assert_eq!(status[0].evicted_entries, 0);

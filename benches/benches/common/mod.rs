@@ -4,6 +4,8 @@
 pub mod data;
 pub mod lmdb;
 pub mod measure;
+pub mod memcached;
 pub mod process;
 pub mod redis;
 pub mod store;
+pub mod zipf;

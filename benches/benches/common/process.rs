@@ -8,16 +8,35 @@ use onesided_server::{Server, ServerConfig};
 
 const ROLE: &str = "ONESIDED_BENCH_SERVE";
 
+/// How to serve.
+pub struct Serve {
+    /// For all tables.
+    pub memory_bytes: usize,
+    /// Whether the table `default` evicts.
+    pub evict: bool,
+}
+
+impl Serve {
+    const DEFAULT: Self = Self { memory_bytes: 2 << 30, evict: false };
+
+    /// As it is told by the environment.
+    fn text(&self) -> String {
+        format!("{} {}", self.memory_bytes, self.evict)
+    }
+
+    fn told() -> Option<Self> {
+        let told = std::env::var(ROLE).ok()?;
+        let (memory, evict) = told.split_once(' ')?;
+        Some(Self { memory_bytes: memory.parse().ok()?, evict: evict.parse().ok()? })
+    }
+}
+
 /// Serves until stdin ends, if this process was started to. A bench calls it first of all.
 pub fn serve_if_told() -> bool {
-    if std::env::var_os(ROLE).is_none() {
-        return false;
-    }
-    let config = ServerConfig {
-        listen: "127.0.0.1:0".to_owned(),
-        memory_bytes: 2 << 30,
-        ..ServerConfig::default()
-    };
+    let Some(Serve { memory_bytes, evict }) = Serve::told() else { return false };
+    let mut config =
+        ServerConfig { listen: "127.0.0.1:0".to_owned(), memory_bytes, ..ServerConfig::default() };
+    config.tables.iter_mut().for_each(|table| table.options.evict = evict);
     let server = Server::start(config).expect("the server starts");
     println!("{}", server.addr());
     // The parent's end closes when it drops the process, and also when it dies.
@@ -38,8 +57,13 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts one with 2 GiB and a table `default`.
     pub fn start() -> io::Result<Self> {
+        Self::start_with(&Serve::DEFAULT)
+    }
+
+    /// The same as told.
+    pub fn start_with(serve: &Serve) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .env(ROLE, "1")
+            .env(ROLE, serve.text())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -16,6 +16,11 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts the installed one; `Err` says why there is none.
     pub fn start() -> io::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(arguments: &[&str]) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let socket = directory.path().join("redis.sock");
@@ -24,6 +29,7 @@ impl RedisServer {
             .arg(&socket)
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(directory.path())
+            .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -120,16 +126,37 @@ impl<S: Read + Write> Redis<S> {
         pairs.iter().try_for_each(|_| self.ok())
     }
 
+    /// Which of the keys are there; their values are read and forgotten.
+    pub fn get_many(&mut self, keys: &[Vec<u8>]) -> io::Result<Vec<bool>> {
+        for key in keys {
+            self.command(&[b"GET", key]);
+        }
+        self.flush()?;
+        let mut value = Vec::new();
+        keys.iter().map(|_| self.bulk(&mut value)).collect()
+    }
+
     /// GETs one value into `value`.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> io::Result<()> {
         self.command(&[b"GET", key]);
         self.flush()?;
+        match self.bulk(value)? {
+            true => Ok(()),
+            false => Err(self.unexpected()),
+        }
+    }
+
+    /// A value, if there is one.
+    fn bulk(&mut self, value: &mut Vec<u8>) -> io::Result<bool> {
         self.read_line()?;
+        if self.line == b"$-1\r\n" {
+            return Ok(false);
+        }
         let text = self.line.strip_prefix(b"$").and_then(|line| line.strip_suffix(b"\r\n"));
         let len = text.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
         value.resize(len.ok_or_else(|| self.unexpected())? + 2, 0);
         self.input.read_exact(value)?;
         value.truncate(value.len() - 2);
-        Ok(())
+        Ok(true)
     }
 }

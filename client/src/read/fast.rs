@@ -33,9 +33,11 @@ pub(crate) fn get_now(io: &Io<'_>, view: &TableView, own: &mut Own, key: &[u8]) 
     let at = EntryRead::of(loads, slot_now(bucket_place(loads, view, hash)?, hash)?, key)?;
     if at.lines > SHORT_LINES {
         let value = long_entry_now(io, view, at, key)?;
+        own.sampler.note(hash);
         return counts(loads, own, 1, at.read_bytes()).then_some(value);
     }
     let (short, header) = short_entry_now(io, view, at, key)?;
+    own.sampler.note(hash);
     // The value is made last, so that it is made where the caller wants it.
     counts(loads, own, 1, at.read_bytes()).then(|| Value::in_short(short, &header))
 }
@@ -59,6 +61,7 @@ pub(crate) fn get_into_now(
     at.memory.lines_to(at.addr.offset_bytes(), lines)?;
     let image = lines.as_flattened().as_flattened();
     let header = hit(io, view, at, image, key)?;
+    own.sampler.note(hash);
     (target.copy(bytes_of(image, &header)) && counts(loads, own, 1, at.read_bytes()))
         .then(|| Meta::of(&header))
 }
@@ -104,9 +107,10 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(
                 memory.prefetch(addr.offset_bytes(), lines * LINE_BYTES);
             }
         }
-        for (target, key) in targets.iter().zip(keys) {
+        for ((target, place), key) in targets.iter().zip(&places).zip(keys) {
             values.push(target.and_then(|at| entry_apart(io, view, at, key.as_ref())));
-            if let (Some(at), Some(Some(_))) = (target, values.last()) {
+            if let (Some(at), Some((_, hash)), Some(Some(_))) = (target, place, values.last()) {
+                own.sampler.note(*hash);
                 hits += 1;
                 read_bytes += at.read_bytes();
             }

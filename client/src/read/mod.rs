@@ -65,10 +65,10 @@ pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
 /// The value of `key`, for a thread that waits itself, where one READ decides.
 pub(crate) fn get_blocking(table: &TableHandle, key: &[u8]) -> Option<Value> {
     table.with_now(|open, own| {
-        let (io, shard) = (open.io(), &own.shard);
+        let io = open.io();
         match io.connection.loads() {
             Some(_) => fast::get_now(&io, &open.view, own, key),
-            None => posted::get(&open.connection, &io, &open.view, shard, key),
+            None => posted::get(&open.connection, &io, &open.view, own, key),
         }
     })
 }
@@ -161,6 +161,7 @@ async fn decide(
     match lookup::lookup(&io, &open.view, key, target).await {
         Ok(Outcome::Hit(meta)) => {
             table.count(Counter::OneSidedHits, 1);
+            note_reads(table, std::iter::once(key));
             Ok(Some(meta))
         }
         Ok(Outcome::NoRoom { needed_bytes }) => Err(target.too_small(needed_bytes)),
@@ -171,6 +172,15 @@ async fn decide(
         // An error here is one of this connection; asking goes on with the next one, if any.
         Ok(Outcome::AskServer) | Err(_) => ask(table, key, target).await,
     }
+}
+
+/// These keys were read one-sidedly.
+fn note_reads<'k>(table: &TableHandle, keys: impl Iterator<Item = &'k [u8]>) {
+    // Without a connection there is nobody to tell.
+    let _told = table.with_now(|open, own| {
+        keys.for_each(|key| own.sampler.note(open.view.hash(key)));
+        Some(())
+    });
 }
 
 async fn ask(
@@ -216,6 +226,8 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
             // An error: the connection is lost. What was read counts, the others ask on the next.
             let _lost = batch::get_many_posted(&io, &open.view, keys, &mut values).await;
             table.count(Counter::OneSidedHits, values.iter().flatten().count());
+            let read = keys.iter().zip(&values).filter(|(_, value)| value.is_some());
+            note_reads(table, read.map(|(key, _)| key.as_ref()));
             values
         }
     };

@@ -16,7 +16,8 @@ use super::io::{Io, clamp};
 use super::lookup::{Expired, bytes_of};
 use super::view::TableView;
 use crate::core::Connection;
-use crate::stats::{Counter, Shard};
+use crate::stats::Counter;
+use crate::table::Own;
 use crate::value::{Meta, Value};
 
 /// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
@@ -25,10 +26,11 @@ pub(super) fn get(
     connection: &Arc<Connection>,
     io: &Io<'_>,
     view: &TableView,
-    shard: &Shard,
+    own: &mut Own,
     key: &[u8],
 ) -> Option<Value> {
     let Caps { one_sided: true, reads_now: false, .. } = connection.caps() else { return None };
+    let shard = &own.shard;
     let hash = view.hash(key);
     let map = view.map()?;
     let place = map.place(hash)?;
@@ -59,5 +61,6 @@ pub(super) fn get(
     }
     shard.add(Counter::Gets, 1);
     shard.add(Counter::OneSidedHits, 1);
+    own.sampler.note(hash);
     Some(Value::new(bytes_of(&entry, &header).to_vec(), Meta::of(&header)))
 }

@@ -45,6 +45,12 @@ impl ToServer {
             Self::ListTables => out.u8(8),
             Self::Stats => out.u8(9),
             Self::Goodbye => out.u8(10),
+            Self::Accessed { table, hashes } => {
+                out.u8(11);
+                out.u32(*table);
+                out.u32(hashes.len() as u32);
+                hashes.iter().for_each(|hash| out.u64(*hash));
+            }
         }
     }
 
@@ -78,6 +84,12 @@ impl ToServer {
             8 => Self::ListTables,
             9 => Self::Stats,
             10 => Self::Goodbye,
+            11 => {
+                let table = r.u32("table id")?;
+                let count = bounded(r.u32("access count")?, "accesses", ACCESSES_MAX as u32)?;
+                let hashes = (0..count).map(|_| r.u64("key hash")).collect::<Result<_, _>>()?;
+                Self::Accessed { table, hashes }
+            }
             kind => return Err(DecodeError::Unknown { field: "message", value: u64::from(kind) }),
         };
         reader.end()?;

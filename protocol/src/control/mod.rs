@@ -6,8 +6,9 @@
 use crate::codec::{DecodeError, Reader, Write};
 use crate::layout::catalog::DirectoryWord;
 use crate::limits::{
-    FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, STAT_NAME_MAX_BYTES, STATS_MAX, TABLE_NAME_MAX_BYTES,
-    TABLES_MAX, TICKET_BYTES, TOKEN_MAX_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN,
+    ACCESSES_MAX, FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, STAT_NAME_MAX_BYTES, STATS_MAX,
+    TABLE_NAME_MAX_BYTES, TABLES_MAX, TICKET_BYTES, TOKEN_MAX_BYTES, WIRE_VERSION_MAX,
+    WIRE_VERSION_MIN,
 };
 use crate::rpc::RpcError;
 
@@ -30,6 +31,13 @@ pub enum ToServer {
     Hello(Hello),
     /// Still here; asks for the clock and the catalog's epoch.
     Heartbeat(Heartbeat),
+    /// Keys of a table that were read one-sidedly: a sample. An unknown table is no error.
+    Accessed {
+        /// Id of the table.
+        table: u32,
+        /// Hashes of the keys, at most [`ACCESSES_MAX`](crate::limits::ACCESSES_MAX).
+        hashes: Vec<u64>,
+    },
     /// A ticket for one more fabric connection.
     Ticket,
     /// What a client needs to read a table.
@@ -84,7 +92,7 @@ pub enum ToClient {
     Tables(Vec<TableStatus>),
     /// To stats: names and values.
     Stats(Vec<(String, u64)>),
-    /// To drop and goodbye.
+    /// To drop, goodbye and a report of accesses.
     Done,
     /// It failed; after a hello the connection is closed.
     Failed(RpcError),

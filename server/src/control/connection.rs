@@ -8,7 +8,9 @@ use onesided_fabric::Admission;
 use onesided_protocol::control::{
     PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA, ToClient, ToServer,
 };
-use onesided_protocol::limits::{CONTROL_REQUEST_MAX_BYTES, TICKET_BYTES};
+use onesided_protocol::limits::{
+    CONTROL_REQUEST_MAX_BYTES, SESSION_REQUEST_MAX_BYTES, TICKET_BYTES,
+};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -99,8 +101,8 @@ async fn serve_until_end(core: &Arc<Core>, mut stream: TcpStream, permits: Permi
 }
 
 async fn greet(core: &Arc<Core>, stream: &mut TcpStream) -> Opening {
-    let mut buffer = [0; CONTROL_REQUEST_MAX_BYTES];
-    match frame::read(stream, &mut buffer).await {
+    let mut buffer = Vec::new();
+    match frame::read(stream, &mut buffer, CONTROL_REQUEST_MAX_BYTES).await {
         Ok(first) => match hello::answer(core, first) {
             Ok(greeted) => Opening::Greeted(Box::new(greeted)),
             Err(error) => Opening::Refused(error),
@@ -153,10 +155,11 @@ fn adopt(core: &Core, stream: TcpStream, ticket: &[u8; TICKET_BYTES]) {
 impl verbs::Connection {
     /// Answers frames in order until the connection or the session ends.
     pub(super) async fn serve(mut self, mut stream: TcpStream) {
-        let mut buffer = [0; CONTROL_REQUEST_MAX_BYTES];
+        // It grows with the first report of accesses, if there are any.
+        let mut buffer = Vec::new();
         loop {
             let frame = tokio::select! {
-                frame = frame::read(&mut stream, &mut buffer) => frame,
+                frame = frame::read(&mut stream, &mut buffer, SESSION_REQUEST_MAX_BYTES) => frame,
                 lost = self.control.lost() => return farewell(stream, lost).await,
             };
             let message = match frame {

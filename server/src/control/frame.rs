@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use onesided_protocol::control::ToClient;
-use onesided_protocol::limits::CONTROL_REQUEST_MAX_BYTES;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -22,8 +21,8 @@ pub(super) enum FrameError {
     #[error("the peer has closed the connection")]
     Closed,
     /// A length over the limit.
-    #[error("a control frame of {0} bytes was announced; the limit is {CONTROL_REQUEST_MAX_BYTES}")]
-    TooLong(u32),
+    #[error("a control frame of {0} bytes was announced; the limit is {1}")]
+    TooLong(u32, usize),
     /// A frame that was begun and not finished in time.
     #[error("a control frame was begun and not finished within {} s", PATIENCE.as_secs())]
     Stalled,
@@ -32,10 +31,12 @@ pub(super) enum FrameError {
     Broken(#[from] io::Error),
 }
 
-/// Reads one frame into `buffer`. Waits for its first byte as long as it takes: leases bound that.
+/// Reads one frame of at most `max_bytes` into `buffer`. Waits for its first byte as long as it
+/// takes: leases bound that.
 pub(super) async fn read<'b>(
     stream: &mut TcpStream,
-    buffer: &'b mut [u8; CONTROL_REQUEST_MAX_BYTES],
+    buffer: &'b mut Vec<u8>,
+    max_bytes: usize,
 ) -> Result<&'b [u8], FrameError> {
     let mut length = [0; 4];
     match stream.read(&mut length[..1]).await {
@@ -46,14 +47,15 @@ pub(super) async fn read<'b>(
     let rest = async {
         stream.read_exact(&mut length[1..]).await?;
         let announced = u32::from_le_bytes(length);
-        let Some(frame) = buffer.get_mut(..announced as usize) else {
-            return Err(FrameError::TooLong(announced));
-        };
-        stream.read_exact(frame).await?;
-        Ok(announced as usize)
+        if announced as usize > max_bytes {
+            return Err(FrameError::TooLong(announced, max_bytes));
+        }
+        buffer.resize(announced as usize, 0);
+        stream.read_exact(buffer).await?;
+        Ok(())
     };
-    let len = tokio::time::timeout(PATIENCE, rest).await.map_err(|_| FrameError::Stalled)??;
-    Ok(&buffer[..len])
+    tokio::time::timeout(PATIENCE, rest).await.map_err(|_| FrameError::Stalled)??;
+    Ok(buffer)
 }
 
 /// The bytes of a frame.

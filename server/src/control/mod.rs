@@ -92,8 +92,9 @@ async fn tick(core: Arc<Core>) {
         every.tick().await;
         core.tenants.engines().for_each(|engine| engine.tick());
         let expired = core.sessions.expired();
-        let expiring = core.tenants.engines().any(|engine| engine.has_expiring());
-        if expired.is_empty() && !expiring {
+        let mut engines = core.tenants.engines();
+        let tending = engines.any(|engine| engine.has_expiring() || engine.has_heat());
+        if expired.is_empty() && !tending {
             continue;
         }
         let core = Arc::clone(&core);
@@ -103,6 +104,7 @@ async fn tick(core: Arc<Core>) {
             }
             for engine in core.tenants.engines() {
                 engine.expire();
+                engine.tend_heat();
             }
         };
         // Reclaiming memory may take a while.

@@ -35,6 +35,14 @@ impl Connection {
                 clock_ns: engine.clock_ns(),
                 catalog_epoch: engine.catalog_epoch(),
             },
+            ToServer::Accessed { table, hashes } => {
+                // A session tells of tables that it may know, and of no others.
+                if self.session.knows_table(table) {
+                    core.stats.accesses.add(hashes.len() as u64);
+                    engine.note_accesses(table, &hashes);
+                }
+                ToClient::Done
+            }
             ToServer::Ticket => ToClient::Ticket(core.sessions.ticket(&self.session)),
             ToServer::Stats => ToClient::Stats(core.stats(&engine.memory_status())),
             ToServer::Goodbye => {

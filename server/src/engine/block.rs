@@ -1,6 +1,8 @@
 //! What the server knows of a block, beside its bytes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::evict::Part;
 
 /// Bit of [`Block::holds`]: the log still appends to it.
 const ACTIVE: u64 = 1 << 63;
@@ -39,6 +41,8 @@ pub(super) struct Block {
     used_bytes: AtomicU32,
     /// The order in which segments were sealed.
     sealed_as: AtomicU64,
+    /// [`Part::Kept`].
+    is_kept: AtomicBool,
 }
 
 /// A log segment that nothing is appended to, pinned or at some moment.
@@ -50,6 +54,7 @@ pub(super) struct Sealed {
     pub(super) live_bytes: usize,
     /// The smaller, the older.
     pub(super) sealed_as: u64,
+    pub(super) part: Part,
 }
 
 impl Block {
@@ -139,8 +144,9 @@ impl Block {
         self.holds.fetch_sub(what, Ordering::AcqRel) == what
     }
 
-    /// Says how far its entries go, and when that was settled.
-    pub(super) fn close(&self, used_bytes: usize, sealed_as: u64) {
+    /// Says whose and how many its entries are, and when that was settled.
+    pub(super) fn close(&self, part: Part, used_bytes: usize, sealed_as: u64) {
+        self.is_kept.store(part == Part::Kept, Ordering::Relaxed);
         self.used_bytes.store(used_bytes as u32, Ordering::Relaxed);
         self.sealed_as.store(sealed_as, Ordering::Relaxed);
     }
@@ -165,6 +171,10 @@ impl Block {
             used_bytes: self.used_bytes.load(Ordering::Relaxed) as usize,
             live_bytes: (holds & LIVE) as usize,
             sealed_as: self.sealed_as.load(Ordering::Relaxed),
+            part: match self.is_kept.load(Ordering::Relaxed) {
+                true => Part::Kept,
+                false => Part::Fresh,
+            },
         }
     }
 

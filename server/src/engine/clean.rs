@@ -25,12 +25,13 @@ use serde::{Deserialize, Serialize};
 
 use super::block::Sealed;
 use super::bucket::{header_at, slot_of};
-use super::evict::{Evict, KeepNothing};
+use super::evict::{Coldest, Plan};
 use super::room::{Level, Need};
 use super::table::{Table, read_value};
 use super::{Engine, Shared, publish};
 
 mod counts;
+mod oldest;
 mod row;
 mod thread;
 
@@ -40,6 +41,7 @@ pub(super) use counts::count;
 pub(super) use thread::CleanerThread;
 
 use counts::Counts;
+use oldest::Oldest;
 
 /// When entries are moved together, so that segments become free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
@@ -59,6 +61,8 @@ const BATCH: usize = 16;
 /// Candidates that one look at all segments finds, at least; and which part of all segments.
 const CANDIDATES_MIN: usize = 64;
 const CANDIDATES_PART: usize = 64;
+/// As [`Choice::dead_part`], where entries may go.
+const EVICTING_DEAD_PART: usize = 4;
 /// How much a writer that helps walks through, for each byte it has written: more than has to be
 /// walked through for a byte of room, as long as [`Cleaner::choice`] finds a segment.
 const HELP_FACTOR: usize = 40;
@@ -77,7 +81,6 @@ pub(super) struct Cleaner {
     tables: Mutex<BTreeMap<u32, Weak<Table>>>,
     work: Mutex<Work>,
     pub(super) counts: Counts,
-    evict: Box<dyn Evict>,
     waker: thread::Waker,
 }
 
@@ -87,8 +90,8 @@ struct Work {
     walk: Option<Walk>,
     /// The best one last. Only hints: they have changed since.
     candidates: Vec<LogAddr>,
-    /// Of tables that may lose entries; the oldest one last.
-    oldest: Vec<LogAddr>,
+    /// What comes when there is none, of tables that may lose entries.
+    oldest: Oldest,
     batch: Batch,
 }
 
@@ -134,8 +137,8 @@ struct Walk {
     /// Where the entries end, from the segment's start.
     used_bytes: usize,
     next_bytes: usize,
-    /// Entries are asked for, whether they stay.
-    evicts: bool,
+    /// Which live entries go.
+    evicts: Option<(Plan, Coldest)>,
 }
 
 /// Entries that are looked at together.
@@ -153,7 +156,6 @@ impl Cleaner {
             tables: Mutex::default(),
             work: Mutex::default(),
             counts: Counts::default(),
-            evict: Box::new(KeepNothing),
             waker: thread::Waker::default(),
         }
     }
@@ -162,13 +164,6 @@ impl Cleaner {
     pub(super) fn know(&self, tables: &[Arc<Table>]) {
         let known = tables.iter().map(|table| (table.id(), Arc::downgrade(table))).collect();
         *self.tables.lock() = known;
-    }
-
-    /// The ids of tables that may lose entries, ascending.
-    fn evicting(&self) -> Vec<u32> {
-        let tables = self.tables.lock();
-        let evicts = |table: &Weak<Table>| table.upgrade().is_some_and(|table| table.evicts());
-        tables.iter().filter(|(_, table)| evicts(table)).map(|(&id, _)| id).collect()
     }
 
     /// The table of an id; a dropped one is none.
@@ -234,50 +229,22 @@ impl Work {
                 shared.pool.nothing_to_gain();
             }
         }
-        if !choice.may_evict {
-            return None;
+        match choice.may_evict {
+            true => self.oldest.next(shared, choice.owner),
+            false => None,
         }
-        if let Some(walk) = self.next_oldest(shared, choice) {
-            return Some(walk);
-        }
-        self.look_for_oldest(shared, choice);
-        self.next_oldest(shared, choice)
     }
 
     fn next(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
         while let Some(segment) = self.candidates.pop() {
-            let walk = Walk::pin(shared, segment, false, |sealed| choice.admits(sealed));
+            let walk = Walk::pin(shared, segment, None, |sealed| {
+                choice.admits(sealed) && is_worth_it(shared, sealed)
+            });
             if walk.is_some() {
                 return walk;
             }
         }
         None
-    }
-
-    fn next_oldest(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
-        while let Some(segment) = self.oldest.pop() {
-            let evicts = |sealed: &Sealed| {
-                let table = shared.cleaner.table(sealed.owner).upgrade();
-                choice.is_of_owner(sealed) && table.is_some_and(|table| table.evicts())
-            };
-            let walk = Walk::pin(shared, segment, true, evicts);
-            if walk.is_some() {
-                return walk;
-            }
-        }
-        None
-    }
-
-    /// Looks for the oldest segments of tables that may lose entries.
-    fn look_for_oldest(&mut self, shared: &Shared, choice: Choice) {
-        let evicting = shared.cleaner.evicting();
-        let evicts = |sealed: &Sealed| {
-            choice.is_of_owner(sealed) && evicting.binary_search(&sealed.owner).is_ok()
-        };
-        self.oldest.clear();
-        if !evicting.is_empty() {
-            best(shared, &mut self.oldest, evicts, |sealed| sealed.sealed_as);
-        }
     }
 
     /// Looks at all segments for the best ones.
@@ -294,6 +261,14 @@ impl Work {
         let wanted = |sealed: &Sealed| fits(sealed) && choice.admits(sealed);
         best(shared, &mut self.candidates, wanted, rank);
     }
+}
+
+/// Whether what is dead in a segment makes enough room: where entries may go, the cold ones make
+/// more.
+fn is_worth_it(shared: &Shared, sealed: &Sealed) -> bool {
+    let dead_bytes = sealed.used_bytes.saturating_sub(sealed.live_bytes);
+    dead_bytes * EVICTING_DEAD_PART >= sealed.used_bytes
+        || !shared.cleaner.table(sealed.owner).upgrade().is_some_and(|table| table.evicts())
 }
 
 /// The sealed segments of the lowest rank, the lowest one last.
@@ -320,7 +295,7 @@ impl Walk {
     fn pin(
         shared: &Shared,
         segment: LogAddr,
-        evicts: bool,
+        evicts: Option<(Plan, Coldest)>,
         is_wanted: impl Fn(&Sealed) -> bool,
     ) -> Option<Self> {
         let sealed = shared.pool.pin(segment)?;
@@ -382,7 +357,7 @@ impl Table {
         &self,
         addr: LogAddr,
         hash: KeyHash,
-        evicts: bool,
+        evicts: Option<(Plan, Coldest)>,
         (key, value): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Result<(), RpcError> {
         let counts = &self.shared.cleaner.counts;
@@ -397,7 +372,7 @@ impl Table {
         let header = header_at(at);
         let over = if self.is_expired(&header) {
             Some((Death::Expired, &self.expired, &counts.expired))
-        } else if evicts && !self.shared.cleaner.evict.keeps(self, hash, &header) {
+        } else if evicts.is_some_and(|evicts| !self.keeps(evicts, hash, addr)) {
             Some((Death::Evicted, &self.evicted, &counts.evicted))
         } else {
             None
@@ -501,7 +476,8 @@ impl Engine {
     /// none. For engines without a cleaner's thread.
     pub fn clean(&self) -> bool {
         let shared = &*self.shared;
-        let choice = shared.cleaner.choice(Level::Short);
+        let mut choice = shared.cleaner.choice(Level::Short);
+        choice.may_evict = shared.pool.level() >= Level::Short;
         shared.cleaner.work.lock().go_on(shared, choice, usize::MAX) != Step::Nothing
     }
 }

@@ -6,13 +6,14 @@ use parking_lot::Mutex;
 
 use super::account::Account;
 use super::block::Use;
+use super::evict::Part;
 use super::memory::Pool;
 use super::room::{Level, Need};
 
 /// Appends to one segment at a time, which begins with one block and grows as it fills, as long
 /// as the memory behind it is free. A sealed segment whose entries are all dead is free at once.
-#[derive(Default)]
 pub(super) struct Log {
+    part: Part,
     state: Mutex<State>,
 }
 
@@ -40,6 +41,11 @@ pub(super) struct Putter<'a> {
 }
 
 impl Log {
+    /// An empty one.
+    pub(super) fn of(part: Part) -> Self {
+        Self { part, state: Mutex::default() }
+    }
+
     /// Room for an entry of `len_bytes` (a multiple of 16), counted as live from now on, and pinned
     /// until [`Pool::unpin`]: the cleaner must not look at it before it is written. One that is
     /// longer than a segment takes adjacent segments of its own.
@@ -54,7 +60,7 @@ impl Log {
         }
         if len_bytes > pool.segment_bytes() {
             let addr = take(by, len_bytes)?;
-            pool.add_alone(addr, len_bytes);
+            pool.add_alone(addr, self.part, len_bytes);
             self.state.lock().appended_bytes += len_bytes as u64;
             return Ok(addr);
         }
@@ -73,7 +79,7 @@ impl Log {
         let mut fresh = Active { segment, len_bytes: segment_bytes, used_bytes: 0 };
         let addr = fresh.append(pool, len_bytes);
         if let Some(full) = state.active.replace(fresh) {
-            account.give(pool.seal(full.segment, full.used_bytes));
+            account.give(pool.seal(full.segment, self.part, full.used_bytes));
         }
         Ok(addr)
     }
@@ -89,7 +95,7 @@ impl Log {
     pub(super) fn close(&self, pool: &Pool, account: &Account) -> bool {
         let active = self.state.lock().active.take();
         if let Some(active) = &active {
-            account.give(pool.seal(active.segment, active.used_bytes));
+            account.give(pool.seal(active.segment, self.part, active.used_bytes));
         }
         active.is_some()
     }

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::block::{Block, Sealed, Use};
 use super::budget::Budget;
 use super::catalog::Catalog;
+use super::evict::Part;
 use super::huge::HugePages;
 use super::room::{Level, Marks, Need, Room};
 use super::spot::Spot;
@@ -375,9 +376,9 @@ impl Pool {
     }
 
     /// As [`Self::add`], for an entry that has the run to itself.
-    pub(super) fn add_alone(&self, addr: LogAddr, bytes: usize) {
+    pub(super) fn add_alone(&self, addr: LogAddr, part: Part, bytes: usize) {
         let block = self.block_of(addr);
-        block.close(bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
+        block.close(part, bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
         block.add(bytes);
     }
 
@@ -402,10 +403,15 @@ impl Pool {
 
     /// The log, which has put entries into `used_bytes` of the segment, appends no more to it.
     /// Gives the bytes that became free by it, or 0.
-    pub(super) fn seal(&self, addr: LogAddr, used_bytes: usize) -> usize {
+    pub(super) fn seal(&self, addr: LogAddr, part: Part, used_bytes: usize) -> usize {
         let block = self.block_of(addr);
-        block.close(used_bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
+        block.close(part, used_bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
         if block.seal() { self.give(addr) } else { 0 }
+    }
+
+    /// Segments that were sealed so far.
+    pub(super) fn sealed_so_far(&self) -> u64 {
+        self.sealed.load(Ordering::Relaxed)
     }
 
     /// Pins a sealed segment for the cleaner; see [`Block::pin`].

@@ -19,6 +19,7 @@ mod change;
 mod clean;
 mod evict;
 mod expire;
+mod heat;
 mod huge;
 mod index;
 mod log;
@@ -37,6 +38,7 @@ use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use onesided_fabric::Memory;
+use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::catalog::CATALOG_REGION;
 use onesided_protocol::limits::{
     REGION_BYTES, SEGMENT_BYTES, VALUE_MAX_BYTES, VALUE_MAX_DEFAULT_BYTES,
@@ -235,6 +237,24 @@ impl Engine {
     #[must_use]
     pub fn regions(&self) -> u32 {
         self.shared.pool.made().0
+    }
+
+    /// Keys with these hashes were read one-sidedly, as a client says. An unknown table is none.
+    pub fn note_accesses(&self, table: u32, hashes: &[u64]) {
+        if let Some(table) = self.table(table) {
+            hashes.iter().for_each(|&hash| table.heat.note(KeyHash(hash)));
+        }
+    }
+
+    /// Lets the heat of keys grow old, in tables that evict. To be called every second or so.
+    pub fn tend_heat(&self) {
+        self.by_id.load_full().iter().for_each(|table| table.tend_heat());
+    }
+
+    /// Whether [`Self::tend_heat`] has something to do.
+    #[must_use]
+    pub fn has_heat(&self) -> bool {
+        self.by_id.load().iter().any(|table| table.heat.is_on())
     }
 
     /// A table by its id.

@@ -1,7 +1,10 @@
 //! Where the memory is.
 
+use std::sync::Arc;
+
 use super::clean::CleaningStatus;
 use super::log::Log;
+use super::table::Table;
 use super::{Budget, Engine};
 
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
@@ -38,7 +41,7 @@ pub struct MemoryStatus {
     pub huge_bytes: u64,
     /// What the kernel refused huge pages for.
     pub huge_refused_bytes: u64,
-    /// Server-private state of indexes, about.
+    /// Server-private state of indexes, and of what keys were used in tables that evict, about.
     pub private_bytes: u64,
     /// What cleaning has done.
     pub cleaning: CleaningStatus,
@@ -83,7 +86,8 @@ impl Engine {
         let tables = self.by_id.load_full();
         let rest: usize =
             tables.iter().flat_map(|table| [&table.log, &table.kept]).map(Log::rest_bytes).sum();
-        let private: usize = tables.iter().map(|table| table.index.private_bytes()).sum();
+        let private_of = |table: &Arc<Table>| table.index.private_bytes() + table.heat.len_bytes();
+        let private: usize = tables.iter().map(private_of).sum();
         let unmade_bytes = pool.unmade_bytes();
         MemoryStatus {
             limit_bytes: (region_bytes + unmade_bytes) as u64,

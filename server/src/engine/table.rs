@@ -7,7 +7,7 @@ use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
-use onesided_protocol::layout::line::INDEX_SEGMENT_BYTES;
+use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, SEGMENT_SLOTS};
 use onesided_protocol::layout::state::Death;
 use onesided_protocol::limits::{DEPTH_MAX, KEY_MAX_BYTES};
 use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
@@ -17,7 +17,9 @@ use super::Shared;
 use super::account::Account;
 use super::bucket::{Hit, Probe};
 use super::change::{Change, Decision, Put};
+use super::evict::Part;
 use super::expire::ExpiryRound;
+use super::heat::TableHeat;
 use super::index::{Index, Segment, SegmentState};
 use super::log::{Log, Putter};
 use super::publish::{self, Draft, Pending};
@@ -59,6 +61,8 @@ pub struct Table {
     pub(super) log: Log,
     /// What the cleaner copies: it has lived long, and will longer than what is written now.
     pub(super) kept: Log,
+    /// Which keys were used of late, if it evicts.
+    pub(super) heat: TableHeat,
     default_ttl_s: AtomicU32,
     /// Entries may go when memory is full.
     evict: AtomicBool,
@@ -97,6 +101,7 @@ impl From<RpcError> for Refused {
 
 /// A locked segment and what a look for a key in it found.
 struct Found<'a> {
+    hash: KeyHash,
     segment: &'a Segment,
     state: MutexGuard<'a, SegmentState>,
     base: Spot<'a>,
@@ -114,6 +119,8 @@ impl Table {
     ) -> Result<Self, RpcError> {
         let account = Account::default();
         account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+        let heat = TableHeat::default();
+        heat.set(options.evict);
         let index = Index::new(&shared, &account, record, hash_seed)?;
         Ok(Self {
             id,
@@ -122,8 +129,9 @@ impl Table {
             shared,
             account,
             index,
-            log: Log::default(),
-            kept: Log::default(),
+            log: Log::of(Part::Fresh),
+            kept: Log::of(Part::Kept),
+            heat,
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
             evict: AtomicBool::new(options.evict),
             greatest_version: AtomicU64::new(0),
@@ -180,6 +188,12 @@ impl Table {
         self.evict.store(options.evict, Ordering::Relaxed);
         self.default_ttl_s.store(options.default_ttl_s, Ordering::Relaxed);
         self.account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+        self.heat.set(options.evict);
+    }
+
+    /// Lets the heat of its keys grow old, and have room for as many as its index before it splits.
+    pub(super) fn tend_heat(&self) {
+        self.heat.tend(self.index.segment_count() * SEGMENT_SLOTS * 3 / 4);
     }
 
     /// Copies the value into `into`, whose contents it replaces. `None`: absent or expired, or
@@ -191,6 +205,7 @@ impl Table {
             return None;
         }
         read_value(self.shared.pool.at(hit.addr), &hit.header, into);
+        self.heat.note(found.hash);
         Some(hit.header.into())
     }
 
@@ -236,8 +251,7 @@ impl Table {
         read_value(at, &hit.header, &mut value);
         let fresh = self.append_entry(&self.log, Need::Replace, hit.header, key, &value)?;
         let slot = found.base.plus(hit.slot_bytes);
-        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.pending.relocate(at, slot, fingerprint);
+        fresh.pending.relocate(at, slot, found.hash.fingerprint());
         self.release(hit.addr, &hit.header);
         self.settle(&fresh);
         Ok(true)
@@ -313,8 +327,8 @@ impl Table {
             self.greatest_version.fetch_max(header.version, Ordering::Relaxed);
         }
         let slot = found.base.plus(hit.slot_bytes);
-        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.pending.update(self.shared.pool.at(hit.addr), slot, fingerprint);
+        fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());
+        self.heat.note(found.hash);
         self.release(hit.addr, &hit.header);
         self.settle(&fresh);
         Ok(Some(header.version))
@@ -328,7 +342,7 @@ impl Table {
         key: &[u8],
         value: &[u8],
     ) -> Result<Option<u64>, Refused> {
-        let Found { segment, state, base, probe } = found;
+        let Found { hash, segment, state, base, probe } = found;
         let of_index = |error| Refused { error, wanted: (INDEX_SEGMENT_BYTES, Need::Grow) };
         let room = self
             .index
@@ -340,9 +354,9 @@ impl Table {
         let fresh = self
             .append_entry(&self.log, Need::Grow, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
-        let fingerprint = KeyHash::of(self.index.hash_seed, key).fingerprint();
-        fresh.pending.insert(base.plus(slot_bytes), fingerprint);
+        fresh.pending.insert(base.plus(slot_bytes), hash.fingerprint());
         state.count += 1;
+        self.heat.note(*hash);
         self.settle(&fresh);
         Ok(Some(header.version))
     }
@@ -417,7 +431,7 @@ impl Table {
         }
         let base = self.shared.pool.at(segment.addr);
         let probe = Probe::of(&self.shared.pool, base, hash, key);
-        Ok(Found { segment, state, base, probe })
+        Ok(Found { hash, segment, state, base, probe })
     }
 
     /// The key's entry, unless it has expired: then it is removed.

@@ -83,6 +83,11 @@ impl Session {
         self.tables.lock().insert(id);
     }
 
+    /// Whether it was told how to read a table.
+    pub(crate) fn knows_table(&self, id: u32) -> bool {
+        self.tables.lock().contains(&id)
+    }
+
     /// Whether no control connection speaks for it.
     fn is_alone(&self) -> bool {
         self.control.receiver_count() == 0

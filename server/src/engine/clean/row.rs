@@ -18,7 +18,7 @@ pub(super) fn make(shared: &Shared, work: &mut Work, len_bytes: usize, need: Nee
     // Neither copies nor others take what becomes free in it meanwhile.
     let _held = shared.pool.hold(stretch.blocks.clone());
     for segment in stretch.segments {
-        if let Some(walk) = Walk::pin(shared, segment, false, |_| true) {
+        if let Some(walk) = Walk::pin(shared, segment, None, |_| true) {
             work.empty(shared, walk);
         }
     }
