@@ -71,6 +71,8 @@ pub(crate) fn fill(table: &Table, args: &Args) -> Result<()> {
 
 /// Gets and puts from all threads until the time is over.
 pub(crate) fn run(table: &Table, args: &Args) -> Result<Measured> {
+    // What is done once is done before: opening the table, registering memory.
+    Reader::new(table, args).read()?;
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds);
     let threads: Vec<Result<Measured>> = std::thread::scope(|scope| {
@@ -99,31 +101,32 @@ fn one_thread(table: &Table, args: &Args, number: u32, end: Instant) -> Result<M
     let mut value = vec![0; args.value_bytes as usize];
     random.fill_bytes(&mut value);
     let mut reader = Reader::new(table, args);
-    let mut start = Instant::now();
-    while start < end {
+    loop {
         let get = random.random_range(0..100) < args.get_percent;
-        if get {
-            measured.absent += reader.read(&mut random)?;
-        } else {
-            table.put(key(random.random_range(0..args.keys)), &value).context("put")?;
+        reader.keys.fill_with(|| key(random.random_range(0..args.keys)));
+        // From the call to its return: choosing a key and counting are no part of it.
+        let start = Instant::now();
+        if start >= end {
+            return Ok(measured);
         }
-        // One look at the clock an operation: its end is the next one's start.
-        let now = Instant::now();
-        let ns = (now - start).as_nanos() as u64;
+        if get {
+            measured.absent += reader.read()?;
+        } else {
+            table.put(reader.keys[0], &value).context("put")?;
+        }
+        let ns = start.elapsed().as_nanos() as u64;
         match get {
             // Each of a batch took as long as all of it.
             true => measured.gets.saturating_record_n(ns, reader.keys.len() as u64),
             false => measured.puts.saturating_record(ns),
         }
-        start = now;
     }
-    Ok(measured)
 }
 
 /// How one thread GETs.
 struct Reader<'a> {
     table: &'a Table,
-    of: u64,
+    /// Of the next operation; more than one only if it is a batch of GETs.
     keys: Vec<[u8; 16]>,
     /// Comes back from each GET.
     lent: Option<RegisteredBuffer>,
@@ -132,12 +135,11 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(table: &'a Table, args: &Args) -> Self {
         let lent = args.registered.then(|| table.buffer(args.value_bytes as usize));
-        Self { table, of: args.keys, keys: vec![key(0); args.batch as usize], lent }
+        Self { table, keys: vec![key(0); args.batch as usize], lent }
     }
 
     /// GETs as many as there are keys; returns how many of them found nothing.
-    fn read(&mut self, random: &mut SmallRng) -> Result<u64> {
-        self.keys.fill_with(|| key(random.random_range(0..self.of)));
+    fn read(&mut self) -> Result<u64> {
         if let Some(lent) = self.lent.take() {
             let (lent, found) = self.table.get_into_registered(self.keys[0], lent);
             self.lent = Some(lent);

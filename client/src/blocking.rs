@@ -106,6 +106,14 @@ impl Client {
         run(self.inner.link(), self.inner.server_stats())
     }
 
+    /// As [`crate::Client::register`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register(&self, capacity_bytes: usize) -> Result<RegisteredBuffer, Error> {
+        run(self.inner.link(), self.inner.register(capacity_bytes))
+    }
+
     /// As [`crate::Client::ping`].
     ///
     /// # Errors
@@ -240,6 +248,31 @@ impl Table {
         options: PutOptions,
     ) -> Result<Version, Error> {
         self.run(self.inner.put_with(key, value, options))
+    }
+
+    /// As [`crate::Table::put_from`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_from(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: RegisteredBuffer,
+    ) -> (RegisteredBuffer, Result<Version, Error>) {
+        self.run(self.inner.put_from(key, value))
+    }
+
+    /// As [`crate::Table::put_from_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_from_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: RegisteredBuffer,
+        options: PutOptions,
+    ) -> (RegisteredBuffer, Result<Version, Error>) {
+        self.run(self.inner.put_from_with(key, value, options))
     }
 
     /// As [`crate::Table::put_many`].

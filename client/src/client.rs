@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::options::{ClientBuilder, Options};
 use crate::reactor;
+use crate::registered::RegisteredBuffer;
 use crate::rpc;
 use crate::stats::{Counter, Stats};
 use crate::table::Table;
@@ -158,6 +159,21 @@ impl Client {
             ToClient::Stats(stats) => Ok(stats),
             _ => Err(WRONG_ANSWER),
         }
+    }
+
+    /// A buffer for large values, empty, with room for `capacity_bytes` at least, and registered
+    /// with the device, if the fabric in use has one: set-up instead of the first use pays for
+    /// that, and hears if the limit on locked memory is too low.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] when it cannot be registered; [`Error::ConnectionLost`],
+    /// [`Error::TimedOut`].
+    pub async fn register(&self, capacity_bytes: usize) -> Result<RegisteredBuffer, Error> {
+        let connection = self.link().connection(self.deadline("register")).await?;
+        let buffer = self.link().shared().lendable(capacity_bytes);
+        let registered = connection.endpoint().register(&buffer);
+        registered.map_err(|error| connection.attach_error(error))?;
+        Ok(RegisteredBuffer { buffer })
     }
 
     /// Time of one round trip on the data path.

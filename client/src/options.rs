@@ -73,6 +73,9 @@ impl PutOptions {
     }
 }
 
+/// Where lending a buffer begins to cost less than copying it: docs/BENCHMARKS.md.
+const ZERO_COPY_BYTES: usize = 32 << 10;
+
 /// Options of a client, as they are used.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -109,6 +112,12 @@ pub struct Options {
     pub prefill: bool,
     /// Tables that evict are told of one GET in so many; 0 = of none.
     pub access_sample_every: u32,
+    /// Values from this length on are stored from a registered buffer without a copy.
+    pub zero_copy_bytes: usize,
+    /// Registered buffers that nobody has are kept up to so many bytes ...
+    pub registered_bytes: usize,
+    /// ... and up to so many of them.
+    pub registered_buffers: usize,
 }
 
 impl Default for Options {
@@ -129,6 +138,9 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             prefill: false,
             access_sample_every: 64,
+            zero_copy_bytes: ZERO_COPY_BYTES,
+            registered_bytes: 256 << 20,
+            registered_buffers: 64,
         }
     }
 }
@@ -139,18 +151,20 @@ pub struct ClientBuilder {
     url: String,
     fabric: Option<FabricChoice>,
     rdma: Option<Rdma>,
+    zero_copy_bytes: Option<usize>,
     options: Options,
 }
 
 impl Default for ClientBuilder {
     fn default() -> Self {
         let url = "onesided://127.0.0.1:7411".to_owned();
-        Self { url, fabric: None, rdma: None, options: Options::default() }
+        let options = Options::default();
+        Self { url, fabric: None, rdma: None, zero_copy_bytes: None, options }
     }
 }
 
 impl ClientBuilder {
-    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY]`.
+    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY&zero_copy_bytes=N]`.
     #[must_use]
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = url.into();
@@ -276,6 +290,24 @@ impl ClientBuilder {
         self
     }
 
+    /// From which length on [`crate::Table::put_from`] lets the server fetch the value from the
+    /// buffer instead of copying it into a message or into staging memory \[32 KiB\]; also
+    /// `?zero_copy_bytes=N` in the URL, over which this takes precedence.
+    #[must_use]
+    pub fn zero_copy_bytes(mut self, bytes: usize) -> Self {
+        self.zero_copy_bytes = Some(bytes);
+        self
+    }
+
+    /// How much of registered buffers stays registered while nobody has them: bytes and number
+    /// \[256 MiB, 64\]. The one that was used longest ago goes first. 0 = each is registered anew.
+    #[must_use]
+    pub fn registered_kept(mut self, bytes: usize, buffers: usize) -> Self {
+        self.options.registered_bytes = bytes;
+        self.options.registered_buffers = buffers;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -299,6 +331,8 @@ impl ClientBuilder {
         let mut options = self.options;
         options.fabric = self.fabric.or(url.fabric).unwrap_or_default();
         options.rdma = self.rdma.or(url.rdma).unwrap_or_default();
+        let zero_copy_bytes = self.zero_copy_bytes.or(url.zero_copy_bytes);
+        options.zero_copy_bytes = zero_copy_bytes.unwrap_or(ZERO_COPY_BYTES);
         let contradiction = |fabric| {
             let reason = format!("rdma={} forbids it", options.rdma);
             Err(Error::Fabric { fabric, reason })

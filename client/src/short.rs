@@ -44,6 +44,11 @@ impl Short {
     }
 
     #[inline(always)]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.lines_mut().as_flattened_mut().as_flattened_mut()
+    }
+
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
         self.room.as_ref().map_or(&[], |room| room.as_flattened().as_flattened())
     }

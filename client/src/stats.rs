@@ -53,6 +53,8 @@ pub enum Counter {
     RpcRetries,
     /// Values that went through staging memory.
     Staged,
+    /// Values that the server READ from buffers of the caller's.
+    Lent,
     /// Connections made after the first one was lost.
     Reconnects,
     /// Connections closed since nobody used them.
@@ -243,6 +245,8 @@ pub struct Stats {
     pub rpc_retries: u64,
     /// Values that went through staging memory.
     pub staged: u64,
+    /// Values that the server READ from registered buffers of the caller's.
+    pub lent: u64,
     /// Connections made after the first one was lost.
     pub reconnects: u64,
     /// Connections closed since nobody used them; the next operation makes another one.
@@ -254,12 +258,18 @@ pub struct Stats {
     /// Mappings made for buffers so far, each registered once where a device uses it: beside
     /// `reads` the misses of the pool.
     pub buffer_mappings: u64,
+    /// Registered buffers of callers' that had been registered before.
+    pub registered_hits: u64,
+    /// Registered buffers of callers' that were mapped anew, and registered at their first use.
+    pub registered_misses: u64,
+    /// Bytes of them that nobody has and that wait, registered, to be used again.
+    pub registered_idle_bytes: u64,
 }
 
 impl Stats {
     pub(crate) fn of(shared: &Shared, fabric: FabricKind, now: Option<&Connection>) -> Self {
         let sum = |counter| shared.stats.sum(counter);
-        let buffers = shared.pool.usage();
+        let (buffers, parking) = (shared.pool.usage(), shared.parking.usage());
         Self {
             fabric: fabric.to_string(),
             fallback: now.and_then(Connection::fallback).map(str::to_owned),
@@ -283,11 +293,15 @@ impl Stats {
             rpc_pings: sum(Counter::RpcPings),
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),
+            lent: sum(Counter::Lent),
             reconnects: sum(Counter::Reconnects),
             idle_closes: sum(Counter::IdleCloses),
             fabric_upgrades: sum(Counter::FabricUpgrades),
             buffer_bytes: buffers.mapped_bytes as u64,
             buffer_mappings: buffers.chunks_made,
+            registered_hits: parking.hits,
+            registered_misses: parking.misses,
+            registered_idle_bytes: parking.parked_bytes as u64,
         }
     }
 }

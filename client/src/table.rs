@@ -218,12 +218,12 @@ impl Table {
         read::get_into(&self.handle, key.as_ref(), into).await
     }
 
-    /// A buffer for [`Self::get_into_registered`], empty, with room for `capacity_bytes` at least.
+    /// A buffer for [`Self::get_into_registered`] and [`Self::put_from`], empty, with room for
+    /// `capacity_bytes` at least. It is registered at its first use; [`crate::Client::register`]
+    /// does so at once.
     #[must_use]
     pub fn buffer(&self, capacity_bytes: usize) -> RegisteredBuffer {
-        let mut buffer = self.handle.link.shared().pool.get(capacity_bytes);
-        buffer.set_len(0);
-        RegisteredBuffer { buffer }
+        RegisteredBuffer { buffer: self.handle.link.shared().lendable(capacity_bytes) }
     }
 
     /// As [`Self::get`], into a buffer that a device can write into: a large value goes straight
@@ -290,6 +290,38 @@ impl Table {
         let (key, value) = (key.as_ref(), Payload::Inline(value.as_ref()));
         let op = Op::Put { key, value, expect, ttl, user_flags };
         rpc::call(&self.handle, "put", &op, rpc::version).await
+    }
+
+    /// Stores what a buffer holds and gives it back with the answer. Over RDMA, and from
+    /// `zero_copy_bytes` on, the server fetches it from the buffer itself: nothing is copied on
+    /// this side.
+    ///
+    /// It is given by value since the server may READ it until it has answered. If this future is
+    /// dropped before, the buffer is lost to the caller and goes back to the client's memory when
+    /// it is safe. After [`Error::TimedOut`] and [`Error::OutcomeUnknown`] it may be another one of
+    /// the same length, empty.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn put_from(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: RegisteredBuffer,
+    ) -> (RegisteredBuffer, Result<Version, Error>) {
+        self.put_from_with(key, value, PutOptions::default()).await
+    }
+
+    /// As [`Self::put_from`], with options.
+    ///
+    /// # Errors
+    /// As [`Self::put_with`].
+    pub async fn put_from_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: RegisteredBuffer,
+        options: PutOptions,
+    ) -> (RegisteredBuffer, Result<Version, Error>) {
+        rpc::put_from(&self.handle, key.as_ref(), value, options).await
     }
 
     /// Stores many values, pipelined behind one doorbell; one result for each, in order. They are

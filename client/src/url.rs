@@ -1,4 +1,4 @@
-//! `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY]`.
+//! `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY&zero_copy_bytes=N]`.
 
 use onesided_fabric::Rdma;
 use onesided_protocol::limits::DEFAULT_PORT;
@@ -14,6 +14,7 @@ pub(crate) struct Url {
     pub(crate) port: u16,
     pub(crate) fabric: Option<FabricChoice>,
     pub(crate) rdma: Option<Rdma>,
+    pub(crate) zero_copy_bytes: Option<usize>,
 }
 
 impl Url {
@@ -43,17 +44,26 @@ fn parse(url: &str) -> Result<Url, String> {
     }
     let mut fabric = None;
     let mut rdma = None;
+    let mut zero_copy_bytes = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("fabric", name)) => fabric = Some(name.parse::<FabricChoice>()?),
             Some(("rdma", policy)) => rdma = Some(policy.parse::<Rdma>()?),
-            _ => return Err(format!("`{pair}` is no option; there are `fabric` and `rdma`")),
+            Some(("zero_copy_bytes", number)) => {
+                let bytes = number.parse::<usize>().map_err(|_| format!("`{number}` is no number"));
+                zero_copy_bytes = Some(bytes?);
+            }
+            _ => {
+                return Err(format!(
+                    "`{pair}` is no option; there are `fabric`, `rdma` and `zero_copy_bytes`"
+                ));
+            }
         }
     }
     let port = port.map_or(Ok(DEFAULT_PORT), |port| {
         port.parse::<u16>().ok().filter(|&port| port != 0).ok_or(format!("`{port}` is no port"))
     })?;
-    Ok(Url { host: host.to_owned(), port, fabric, rdma })
+    Ok(Url { host: host.to_owned(), port, fabric, rdma, zero_copy_bytes })
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
@@ -92,6 +102,8 @@ mod tests {
         assert_eq!(with_fabric, ("fe80::1".into(), 80, Some(FabricChoice::Tcp)));
         let both = Url::parse("onesided://x?rdma=never&fabric=shm").unwrap();
         assert_eq!((both.rdma, both.fabric), (Some(Rdma::Never), Some(FabricChoice::Shm)));
+        let copies = Url::parse("onesided://x?zero_copy_bytes=65536").unwrap();
+        assert_eq!(copies.zero_copy_bytes, Some(65_536));
         assert_eq!(Url::parse("onesided://[::1]:5").unwrap().address(), "[::1]:5");
     }
 
@@ -110,6 +122,7 @@ mod tests {
             ("onesided://x?fabric=ib", "ib"),
             ("onesided://x?rdma=maybe", "require, prefer, never"),
             ("onesided://x?colour=red", "colour"),
+            ("onesided://x?zero_copy_bytes=-1", "no number"),
             ("onesided://a/b", "no host"),
         ] {
             let text = Url::parse(url).unwrap_err().to_string();

@@ -20,10 +20,12 @@ use crate::mem::block::{BLOCK_ALIGN_BYTES, Block, Chunk};
 use crate::registrations::Span;
 
 mod class;
+mod parking;
 #[cfg(test)]
 mod tests;
 
 use class::Class;
+pub use parking::{Parking, ParkingUsage};
 
 /// Size classes are powers of two from 64 bytes to 64 MiB.
 const CLASSES: usize = 21;
@@ -98,7 +100,7 @@ impl BufferPool {
             None => map_alone(len_bytes, counters),
         };
         let block = block.unwrap_or_else(|_| out_of_memory(len_bytes));
-        Buffer { len_bytes, home: Some((block, self.clone())) }
+        Buffer { len_bytes, home: Some((block, Home::Pool(self.clone()))) }
     }
 
     /// A buffer holding a copy of `bytes`.
@@ -158,7 +160,13 @@ fn out_of_memory(len_bytes: usize) -> ! {
 pub struct Buffer {
     len_bytes: usize,
     /// `None` = a default buffer, of no bytes.
-    home: Option<(Block, BufferPool)>,
+    home: Option<(Block, Home)>,
+}
+
+/// Where a buffer's memory goes when it is dropped.
+enum Home {
+    Pool(BufferPool),
+    Parking(Parking),
 }
 
 impl fmt::Debug for Buffer {
@@ -217,6 +225,12 @@ impl Buffer {
         self.home.as_ref().map_or(0, |(block, _)| block.addr())
     }
 
+    /// Whether it is alone in its chunk, so that a peer may be shown it: one of [`Parking`].
+    #[must_use]
+    pub fn is_lendable(&self) -> bool {
+        self.home.as_ref().is_some_and(|(block, _)| block.chunk().is_lendable())
+    }
+
     /// The chunk that it lies in: what a device registers. `None` for a default buffer.
     #[must_use]
     pub fn chunk(&self) -> Option<Span> {
@@ -265,8 +279,10 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        if let Some((block, pool)) = self.home.take() {
-            pool.put_back(block);
+        match self.home.take() {
+            Some((block, Home::Pool(pool))) => pool.put_back(block),
+            Some((block, Home::Parking(parking))) => parking.park(block),
+            None => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::buffer::Buffer;
 use crate::mem::AccessError;
 use crate::work::{Completion, PostError, RegionId, RemoteAddr, WorkRequest};
 
@@ -29,6 +30,9 @@ impl fmt::Display for FabricKind {
         })
     }
 }
+
+/// Buffers that an endpoint may lend at once: [`Endpoint::lend_buffer`].
+pub const LENT_MAX: usize = 16;
 
 /// What an endpoint can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +83,24 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Makes a buffer known to the device, if there is one, ahead of its first use.
+    ///
+    /// # Errors
+    /// When it cannot be registered: most often the limit on locked memory.
+    fn register(&self, _buffer: &Buffer) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    /// Lets the peer READ a buffer of [`crate::Parking`] as its region `number`, 1 to [`LENT_MAX`],
+    /// until another one is lent under that number. What is posted afterwards may say so. The
+    /// buffer must not change before the peer is known to have read it, or this endpoint has ended.
+    ///
+    /// # Errors
+    /// When it cannot be registered, or there is no room to say so just now.
+    fn lend_buffer(&self, _number: RegionId, _buffer: &Buffer) -> Result<(), AttachError> {
+        Err(AttachError::NotOneSided)
+    }
+
     /// A READ done at once, where the peer's memory can be loaded ([`Caps::reads_now`]): the
     /// fast path, without a completion. `None` where it cannot. `into` is filled whole;
     /// `remote.offset_bytes` must be a multiple of 8.
@@ -91,6 +113,17 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         remote: RemoteAddr,
         into: &mut [u8],
     ) -> Option<Result<(), AccessError>>;
+
+    /// A READ of the whole length of `into` for a thread that waits itself: posted alone and polled
+    /// for by this thread, `spin` long at most, without the detour through the completion queue's
+    /// users. `id` is that of no other request in flight: if it does not come in that time, or
+    /// something else comes before it, its completion arrives as any other's.
+    ///
+    /// The caller sees to it that nobody polls the completion queue meanwhile who would not know
+    /// that id.
+    fn read_polled(&self, _id: u64, _at: RemoteAddr, into: Buffer, _spin: Duration) -> Polled {
+        Polled::NotPosted(into)
+    }
 
     /// The regions attached so far, now or later, where they can be loaded: [`Self::read_now`]
     /// without a virtual call. `None` where they cannot.
@@ -112,6 +145,17 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Whether it is known to be dead.
     fn is_closed(&self) -> bool;
+}
+
+/// What came of [`Endpoint::read_polled`].
+#[derive(Debug)]
+pub enum Polled {
+    /// It is done; its bytes are in the buffer.
+    Read(Buffer),
+    /// It was posted; its completion is still to be polled.
+    Posted,
+    /// It was not posted: [`Endpoint::post`] may, or says why it cannot be.
+    NotPosted(Buffer),
 }
 
 /// Where completions of any number of endpoints arrive; polling costs the same however many
@@ -191,6 +235,9 @@ pub enum AttachError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The system refused to register a buffer of this side.
+    #[error("cannot register a buffer: {0}")]
+    Register(#[source] std::io::Error),
     /// The fabric has no one-sided operations.
     #[error("this fabric has no one-sided operations")]
     NotOneSided,

@@ -29,9 +29,10 @@ pub mod tcp;
 pub mod verbs;
 pub mod work;
 
-pub use buffer::{Buffer, BufferPool, PoolUsage};
+pub use buffer::{Buffer, BufferPool, Parking, ParkingUsage, PoolUsage};
 pub use endpoint::{
-    Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, Refused, Wait,
+    Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, LENT_MAX, Polled, Refused,
+    Wait,
 };
 pub use loads::Loads;
 pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory, high_halves_match};

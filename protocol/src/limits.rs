@@ -17,6 +17,8 @@ pub const VALUE_MAX_DEFAULT_BYTES: usize = 32 << 20;
 pub const VALUE_MAX_BYTES: usize = 60 << 20;
 /// Room in a session's staging memory beyond the longest value: server and client assume the same.
 pub const STAGING_SPARE_BYTES: usize = 1 << 20;
+/// Buffers that a client may lend to the server at once, beside its staging memory.
+pub const LENT_BUFFERS_MAX: usize = 16;
 /// Values above this are read in three steps and not covered by the checksum.
 pub const LARGE_VALUE_BYTES: usize = 16 << 10;
 

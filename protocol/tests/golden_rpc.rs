@@ -61,6 +61,11 @@ fn puts() -> Vec<(&'static str, Op<'static>, &'static str)> {
             "02 03000000 6b6579 02 0000000000000000 02 3c000000 09000000 00 00000000",
         ),
         (
+            "put, lent",
+            put(Payload::Lent { number: 3, len_bytes: 0x2_0000 }, Expect::Any, Ttl::Never),
+            "02 03000000 6b6579 00 0000000000000000 01 00000000 09000000 02 0300 00000200",
+        ),
+        (
             "put if version, staged",
             put(
                 Payload::Staged { offset_bytes: 0x1_0000, len_bytes: 0x2000 },

@@ -281,6 +281,7 @@ fn value_of(name: &str) -> u64 {
         VALUE_MAX_DEFAULT_BYTES,
         VALUE_MAX_BYTES,
         STAGING_SPARE_BYTES,
+        LENT_BUFFERS_MAX,
         LARGE_VALUE_BYTES,
         REGION_BYTES,
         REGIONS_MAX,

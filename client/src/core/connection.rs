@@ -8,15 +8,17 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    AccessError, AttachError, BufferPool, Caps, Completion, CompletionQueue, Endpoint, FabricKind,
-    Loads, Memory, Outcome, Wait,
+    AccessError, AttachError, Buffer, BufferPool, Caps, Completion, CompletionQueue, Endpoint,
+    FabricKind, Loads, Memory, Outcome, Parking, Wait,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::clock::ServerClock;
+use super::lends::{Lends, Lent};
 use super::pending::{Freed, Pending};
+use super::polled::Dispatch;
 use super::session::Session;
 use super::staging::Staging;
 use super::time::Ticker;
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) stats: ClientStats,
     pub(crate) ticker: Ticker,
     pub(crate) pool: BufferPool,
+    /// Of buffers that callers have.
+    pub(crate) parking: Parking,
     pub(crate) cache: Arc<CacheBudget>,
     /// The fallback that was told last, so that it is told once.
     pub(crate) told: Mutex<Option<String>>,
@@ -50,12 +54,24 @@ impl Shared {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         Arc::new(Self {
             cache: CacheBudget::new(options.cache_bytes),
+            parking: Parking::new(options.registered_bytes, options.registered_buffers),
             options,
             stats: ClientStats::default(),
             ticker: Ticker::default(),
             pool: BufferPool::new(),
             told: Mutex::default(),
         })
+    }
+}
+
+impl Shared {
+    /// An empty buffer for a caller, with room for `capacity_bytes`.
+    pub(crate) fn lendable(&self, capacity_bytes: usize) -> Buffer {
+        let taken = self.parking.take(capacity_bytes);
+        // The pool ends the process where there is no memory at all, as any allocation.
+        let mut buffer = taken.unwrap_or_else(|_| self.pool.get(capacity_bytes));
+        buffer.set_len(0);
+        buffer
     }
 }
 
@@ -87,6 +103,7 @@ pub struct Connection {
     pub(super) session: Arc<Session>,
     pub(super) shared: Arc<Shared>,
     pub(super) staging: Option<Staging>,
+    lends: Arc<Lends>,
     pub(super) pending: Pending,
     /// One permit for each slot of `pending`.
     pub(super) slots: Semaphore,
@@ -95,7 +112,7 @@ pub struct Connection {
     /// Futures that wait without driving: the reactor has to.
     pub(super) waiting: AtomicUsize,
     /// Held by who dispatches.
-    queue: Mutex<Vec<Completion>>,
+    pub(super) queue: Mutex<Dispatch>,
     /// Posts that found the send queue full.
     blocked: Mutex<Vec<Waker>>,
     /// Threads that drive, or would if another did not.
@@ -148,11 +165,12 @@ impl Connection {
             session: parts.session,
             shared,
             staging: parts.staging.map(Staging::new),
+            lends: Arc::default(),
             slots: Semaphore::new(pending.capacity()),
             pending,
             credits: Semaphore::new(credits),
             waiting: AtomicUsize::new(0),
-            queue: Mutex::new(Vec::with_capacity(POLL_MAX)),
+            queue: Mutex::new(Dispatch::with_room(POLL_MAX)),
             blocked: Mutex::default(),
             drivers: Mutex::default(),
             alive: AtomicBool::new(true),
@@ -260,6 +278,12 @@ impl Connection {
         self.staging.as_ref()
     }
 
+    /// Lets the server READ a buffer until what is returned is dropped. `None`: copy it instead.
+    pub(crate) fn lend(&self, buffer: &Arc<Buffer>) -> Option<Lent> {
+        let fetches = self.caps.one_sided && !self.caps.reads_now;
+        fetches.then(|| self.lends.lend(buffer, &*self.endpoint)).flatten()
+    }
+
     pub(crate) fn lost_reason(&self) -> &str {
         self.lost.get().map_or("the connection was lost", String::as_str)
     }
@@ -304,7 +328,7 @@ impl Connection {
     /// were; 0 also if another thread does the same at this moment.
     pub fn dispatch(&self) -> usize {
         match self.queue.try_lock() {
-            Some(mut completions) => self.dispatch_into(&mut completions),
+            Some(mut dispatch) => self.dispatch_with(&mut dispatch),
             None => 0,
         }
     }
@@ -312,13 +336,18 @@ impl Connection {
     /// As [`Self::dispatch`], after whoever does the same: nothing that is in the queue before
     /// the call is left there.
     fn dispatch_all(&self) {
-        let mut completions = self.queue.lock();
-        while self.dispatch_into(&mut completions) == POLL_MAX {}
+        let mut dispatch = self.queue.lock();
+        while self.dispatch_with(&mut dispatch) == POLL_MAX {}
     }
 
-    fn dispatch_into(&self, completions: &mut Vec<Completion>) -> usize {
+    fn dispatch_with(&self, dispatch: &mut Dispatch) -> usize {
+        let Dispatch { completions, polled } = dispatch;
         let taken = self.cq.poll(completions, POLL_MAX);
-        completions.drain(..).for_each(|completion| self.complete(completion));
+        for completion in completions.drain(..) {
+            if let Some(id) = polled.slot_of(completion.id) {
+                self.complete(Completion { id, ..completion });
+            }
+        }
         if taken > 0 {
             self.wake_blocked();
         }

@@ -7,8 +7,10 @@
 //! | `pending` | what was asked and not answered yet: a bounded slab |
 //! | `call` | RPC: encode, post, wait |
 //! | `reads` | READs behind one doorbell |
+//! | `polled` | one READ by a thread that waits itself |
 //! | `session` | sequence numbers of mutations |
 //! | `staging` | memory for values that do not fit into a message |
+//! | `lends` | buffers of callers' that the server READs |
 //! | `clock` | the server's clock, with an error bound |
 //! | `time` | deadlines without a runtime's timers |
 //! | `driver` | a blocked thread polls the completion queue itself |
@@ -17,7 +19,9 @@ mod call;
 mod clock;
 mod connection;
 mod driver;
+mod lends;
 mod pending;
+mod polled;
 mod reads;
 mod session;
 mod staging;

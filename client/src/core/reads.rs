@@ -1,13 +1,11 @@
 //! READs behind one doorbell, for fabrics where a READ is a round trip.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use onesided_fabric::{Buffer, Opcode, RemoteAddr, WorkRequest};
 
 use super::call::CallError;
 use super::connection::Connection;
-use super::driver::block_on;
 use super::pending::{Failure, GROUP_MAX, numbered};
 use super::time::Deadline;
 use crate::error::Error;
@@ -61,26 +59,6 @@ impl Connection {
         len_bytes: usize,
     ) -> Result<Buffer, Error> {
         self.read_into(remote, self.shared.pool.get(len_bytes)).await
-    }
-
-    /// As [`Self::read_one`], for a thread that waits itself. `None`: it failed, or cannot be
-    /// posted at once; the ordinary way says why.
-    pub(crate) fn read_blocking(
-        self: &Arc<Self>,
-        remote: RemoteAddr,
-        len_bytes: usize,
-    ) -> Option<Buffer> {
-        let by = Deadline::after("read", self.options().operation_timeout);
-        self.slots.try_acquire().ok()?.forget();
-        let mut waiter = self.register(1, false, None, by).ok()?;
-        let op = Opcode::Read { remote, into: self.shared.pool.get(len_bytes) };
-        let request = WorkRequest { id: waiter.id, signaled: true, op };
-        if self.post_now(request).ok()?.is_some() {
-            return None;
-        }
-        waiter.unposted = 0;
-        let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by)).ok()?;
-        collected.answer.filter(|_| collected.failure.is_none())
     }
 
     fn read_error(&self, error: CallError, by: Deadline) -> Error {

@@ -7,6 +7,7 @@ use onesided_fabric::{AttachError, Endpoint, Memory};
 use onesided_protocol::rpc::{Landing, Payload};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::lends::Lent;
 use super::time::{Deadline, Ticker, TimedOut};
 use crate::error::Error;
 
@@ -22,10 +23,19 @@ pub(crate) struct Staging {
     is_lent: AtomicBool,
 }
 
-/// The right to use the staging memory. It goes with the request until the answer is there: the
-/// server may READ or WRITE until then, also when nobody waits for the answer any more.
+/// What the server may READ or WRITE until the answer to a request is there: it goes with the
+/// request, also when nobody waits for the answer any more.
 #[derive(Debug)]
-pub(crate) struct Keep {
+pub(crate) enum Keep {
+    /// The staging memory.
+    Staging(Turn),
+    /// A buffer of the caller's.
+    Lent { _lent: Lent },
+}
+
+/// The right to use the staging memory.
+#[derive(Debug)]
+pub(crate) struct Turn {
     memory: Arc<Memory>,
     used_bytes: usize,
     _turn: OwnedMutexGuard<()>,
@@ -46,16 +56,16 @@ impl Staging {
         Ok(())
     }
 
-    pub(crate) async fn take(&self, ticker: &Ticker, by: Deadline) -> Result<Keep, TimedOut> {
+    pub(crate) async fn take(&self, ticker: &Ticker, by: Deadline) -> Result<Turn, TimedOut> {
         let turn = match Arc::clone(&self.turn).try_lock_owned() {
             Ok(turn) => turn,
             Err(_busy) => ticker.timed(by, Arc::clone(&self.turn).lock_owned()).await?,
         };
-        Ok(Keep { memory: Arc::clone(&self.memory), used_bytes: 0, _turn: turn })
+        Ok(Turn { memory: Arc::clone(&self.memory), used_bytes: 0, _turn: turn })
     }
 }
 
-impl Keep {
+impl Turn {
     /// Copies a value in, and says where it is.
     pub(crate) fn store(&mut self, value: &[u8]) -> Result<Payload<'static>, Error> {
         self.memory.write_bytes(0, value)?;
@@ -83,7 +93,7 @@ impl Keep {
     }
 }
 
-impl Drop for Keep {
+impl Drop for Turn {
     fn drop(&mut self) {
         if self.used_bytes > KEEP_PAGES_BYTES
             && let Err(error) = self.memory.release(0, self.used_bytes)

@@ -88,7 +88,7 @@ pub(crate) async fn get_into_registered(
     key: &[u8],
     into: RegisteredBuffer,
 ) -> (RegisteredBuffer, Result<Option<Meta>, Error>) {
-    let mut lent = Lent::new(into.buffer, &table.link().shared().pool);
+    let mut lent = Lent::new(into.buffer, table.link().shared());
     let got = get_to(table, key, &mut Target::Lent(&mut lent)).await;
     (RegisteredBuffer { buffer: lent.take() }, got)
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use onesided_fabric::Caps;
 use onesided_protocol::LogAddr;
-use onesided_protocol::layout::entry::{Verdict, first_read_bytes, judge};
-use onesided_protocol::layout::line::BUCKET_BYTES;
+use onesided_protocol::layout::entry::{EntryHeader, first_read_bytes, judge_plain};
+use onesided_protocol::layout::line::{BUCKET_BYTES, LINE_BYTES};
 use onesided_protocol::layout::size_class;
 
 use super::bucket::any_match;
@@ -16,6 +16,7 @@ use super::io::{Io, clamp};
 use super::lookup::{Expired, bytes_of};
 use super::view::TableView;
 use crate::core::Connection;
+use crate::short::{SHORT_LINES, Short};
 use crate::stats::Counter;
 use crate::table::Own;
 use crate::value::{Meta, Value};
@@ -55,12 +56,23 @@ pub(super) fn get(
     };
     let addr = slot.addr()?;
     let entry = read(addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
-    let Verdict::Hit(header) = judge(view.info.secret, addr, &entry, key) else { return None };
+    let header = judge_plain(view.info.secret, addr, &entry, key)?;
     if io.expired(header.expiry_s) != Expired::No {
         return None;
     }
     shard.add(Counter::Gets, 1);
     shard.add(Counter::OneSidedHits, 1);
     own.sampler.note(hash);
-    Some(Value::new(bytes_of(&entry, &header).to_vec(), Meta::of(&header)))
+    Some(value(&entry, &header))
+}
+
+/// A copy: the buffer is memory that a device knows, which is scarce.
+#[inline]
+fn value(entry: &[u8], header: &EntryHeader) -> Value {
+    if entry.len() > SHORT_LINES * LINE_BYTES {
+        return Value::new(bytes_of(entry, header).to_vec(), Meta::of(header));
+    }
+    let mut short = Short::take();
+    short.bytes_mut()[..entry.len()].copy_from_slice(entry);
+    Value::in_short(short, header)
 }

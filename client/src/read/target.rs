@@ -1,8 +1,9 @@
 //! Where the value of a GET is wanted.
 
-use onesided_fabric::{Buffer, BufferPool, RemoteAddr};
+use onesided_fabric::{Buffer, RemoteAddr};
 
 use super::io::Io;
+use crate::core::Shared;
 use crate::error::Error;
 use crate::value::{Meta, Value};
 
@@ -21,17 +22,17 @@ pub(crate) struct Lent<'p> {
     /// device may still write into it, and the pool takes it when the READ has completed.
     buffer: Option<Buffer>,
     capacity_bytes: usize,
-    pool: &'p BufferPool,
+    shared: &'p Shared,
 }
 
 impl<'p> Lent<'p> {
-    pub(crate) fn new(buffer: Buffer, pool: &'p BufferPool) -> Self {
-        Self { capacity_bytes: buffer.capacity_bytes(), buffer: Some(buffer), pool }
+    pub(crate) fn new(buffer: Buffer, shared: &'p Shared) -> Self {
+        Self { capacity_bytes: buffer.capacity_bytes(), buffer: Some(buffer), shared }
     }
 
     /// The buffer, or another one of its length where a READ has it.
     pub(crate) fn take(&mut self) -> Buffer {
-        self.buffer.take().unwrap_or_else(|| self.pool.get(self.capacity_bytes))
+        self.buffer.take().unwrap_or_else(|| self.shared.lendable(self.capacity_bytes))
     }
 
     /// Makes it hold what `fill` writes into `len_bytes`, which it must have room for.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onesided_fabric::Buffer;
 use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Ttl};
 
 use crate::core::{Answered, CallError, Connection, Deadline, Outgoing, SequenceTicket, TimedOut};
@@ -11,10 +12,12 @@ use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
 use crate::value::Value;
 
+mod lend;
 mod many;
 mod reply;
 mod stage;
 
+pub(crate) use lend::put_from;
 pub(crate) use many::{call_many, get_many};
 pub(crate) use reply::{deleted, number, touched, version};
 use reply::{found, pong};
@@ -47,6 +50,8 @@ struct Progress {
     reopened: bool,
     /// Answers too long for a message are to land in staging memory.
     lands: bool,
+    /// The value, if the server may READ it from where it is.
+    lent: Option<Arc<Buffer>>,
 }
 
 /// Performs an operation on a table: on another connection if the first is lost, and once.
@@ -74,7 +79,8 @@ async fn go_on<T>(
                 Err(Error::NoSuchTable(_)) if !progress.reopened => {
                     // Dropped and made anew, perhaps. Nothing was applied: another number.
                     open.mark_stale();
-                    progress = Progress { reopened: true, ..Progress::default() };
+                    let lent = progress.lent.take();
+                    progress = Progress { reopened: true, lent, ..Progress::default() };
                 }
                 Err(Error::Refused(refused)) if progress.must_land(&open, refused.code) => {}
                 Err(Error::OutcomeUnknown { reason, .. }) => {
@@ -172,7 +178,8 @@ async fn attempt(
     check_limits(connection, op).map_err(CallError::Failed)?;
     let sequence = progress.sequence(connection, by, op).await?;
     let table = open.info.id;
-    let (staged, keep) = stage(link, connection, by, op, progress.lands).await?;
+    let (staged, keep) =
+        stage(link, connection, by, op, progress.lands, progress.lent.as_ref()).await?;
     let op = staged.as_ref().unwrap_or(op);
     connection.call(Outgoing { sequence, table, op }, keep, by).await
 }

@@ -2,7 +2,7 @@
 
 use onesided_protocol::rpc::{Found, Payload, Reply};
 
-use crate::core::Answered;
+use crate::core::{Answered, Keep};
 use crate::error::Error;
 use crate::value::{Value, Version};
 
@@ -57,10 +57,10 @@ pub(crate) fn found(answered: &mut Answered) -> Result<Option<Value>, Error> {
     let Found { version, expiry_s, user_flags, value } = found;
     let bytes = match (value, &mut keep) {
         (Payload::Inline(bytes), _) => bytes.to_vec(),
-        (Payload::Staged { offset_bytes, len_bytes }, Some(keep)) => {
-            keep.load(offset_bytes, len_bytes)?
+        (Payload::Staged { offset_bytes, len_bytes }, Some(Keep::Staging(turn))) => {
+            turn.load(offset_bytes, len_bytes)?
         }
-        (Payload::Staged { .. }, None) => return Err(WRONG_REPLY),
+        (Payload::Staged { .. } | Payload::Lent { .. }, _) => return Err(WRONG_REPLY),
     };
     Ok(Some(Value::from_bytes(bytes, version, user_flags, expiry_s)))
 }

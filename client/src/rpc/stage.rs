@@ -1,5 +1,8 @@
 //! What fits into a message, and staging memory for what does not.
 
+use std::sync::Arc;
+
+use onesided_fabric::Buffer;
 use onesided_protocol::limits::{KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES};
 use onesided_protocol::rpc::{Landing, Op, Payload};
 
@@ -48,30 +51,39 @@ pub(super) async fn stage<'a>(
     by: Deadline,
     op: &Op<'a>,
     lands: bool,
+    lent: Option<&Arc<Buffer>>,
 ) -> Result<(Option<Op<'a>>, Option<Keep>), CallError> {
+    if let Some(lent) = lent.and_then(|buffer| connection.lend(buffer)) {
+        let mut op = op.clone();
+        if let Op::Put { value, .. } = &mut op {
+            *value = Payload::Lent { number: lent.number(), len_bytes: lent.len_bytes() as u32 };
+        }
+        link.shared().stats.add(Counter::Lent, 1);
+        return Ok((Some(op), Some(Keep::Lent { _lent: lent })));
+    }
     let is_get = matches!(op, Op::Get { .. });
     let Some(staging) = connection.staging().filter(|_| lands && is_get || !fits(connection, op))
     else {
         return Ok((None, None));
     };
     let ticker = &link.shared().ticker;
-    let keep = staging.take(ticker, by).await;
-    let mut keep = keep.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
+    let turn = staging.take(ticker, by).await;
+    let mut turn = turn.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
     let lent = staging.lend(connection.endpoint());
     lent.map_err(|error| CallError::Failed(connection.attach_error(error)))?;
     let mut staged = op.clone();
     match &mut staged {
         Op::Put { value, .. } | Op::Append { value, .. } => {
             if let Payload::Inline(bytes) = *value {
-                *value = keep.store(bytes).map_err(CallError::Failed)?;
+                *value = turn.store(bytes).map_err(CallError::Failed)?;
             }
         }
         Op::Get { landing, .. } => {
-            let room: Landing = keep.landing();
+            let room: Landing = turn.landing();
             *landing = Some(room);
         }
         _ => return Ok((None, None)),
     }
     link.shared().stats.add(Counter::Staged, 1);
-    Ok((Some(staged), Some(keep)))
+    Ok((Some(staged), Some(Keep::Staging(turn))))
 }

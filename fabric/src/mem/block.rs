@@ -31,6 +31,7 @@ pub(crate) struct Chunk {
     len_bytes: usize,
     /// Where the next block is cut.
     carved_bytes: AtomicUsize,
+    is_lendable: bool,
     registrations: Registrations,
 }
 
@@ -45,6 +46,18 @@ impl Chunk {
     /// # Errors
     /// When the system has no such amount.
     pub(crate) fn map(len_bytes: usize) -> std::io::Result<Arc<Self>> {
+        Self::map_for(len_bytes, false)
+    }
+
+    /// As [`Self::map`]; peers may be shown all of it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn map_to_lend(len_bytes: usize) -> std::io::Result<Arc<Self>> {
+        Self::map_for(len_bytes, true)
+    }
+
+    fn map_for(len_bytes: usize, is_lendable: bool) -> std::io::Result<Arc<Self>> {
         let len_bytes = len_bytes
             .max(1)
             .checked_next_multiple_of(rustix::param::page_size())
@@ -60,7 +73,7 @@ impl Chunk {
         }?;
         let base = NonNull::new(mapped.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let (carved_bytes, registrations) = (AtomicUsize::new(0), Registrations::default());
-        Ok(Arc::new(Self { base, len_bytes, carved_bytes, registrations }))
+        Ok(Arc::new(Self { base, len_bytes, carved_bytes, is_lendable, registrations }))
     }
 
     /// Cuts the next block off, or `None` where there is no room for one.
@@ -81,6 +94,10 @@ impl Chunk {
 
     pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
+    }
+
+    pub(crate) fn is_lendable(&self) -> bool {
+        self.is_lendable
     }
 
     /// Where it is.

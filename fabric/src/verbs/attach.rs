@@ -9,12 +9,14 @@ use zerocopy::IntoBytes;
 use super::endpoint::{Link, OPEN, Side};
 use super::ffi::error::VerbsError;
 use super::ffi::flight::{Entry, Kind, Verb};
+use super::ffi::keys::lent;
 use super::ffi::pd::Access;
 use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
 use super::limits::INTERNAL_DEPTH;
 use super::regions::describe;
 use super::worker;
-use crate::endpoint::AttachError;
+use crate::buffer::Buffer;
+use crate::endpoint::{AttachError, LENT_MAX};
 use crate::loads::MAX_REGIONS;
 use crate::mem::Memory;
 use crate::work::{RegionId, Rights};
@@ -88,6 +90,36 @@ impl Link {
         Ok(note)
     }
 
+    /// Describes a buffer to the server, unless that was the last it heard of this number.
+    pub(super) fn lend_buffer(
+        self: &Arc<Self>,
+        number: RegionId,
+        buffer: &Buffer,
+    ) -> Result<(), AttachError> {
+        let place = (number.0 as usize).checked_sub(1).filter(|&place| place < LENT_MAX);
+        let place = place.ok_or(AttachError::TooMany(number, LENT_MAX))?;
+        let failed = |source| AttachError::Map { region: number, source };
+        let target = lent(&self.core.pd, buffer).map_err(|error| failed(error.into()))?;
+        let target = target.ok_or(AttachError::NotOffered(number))?;
+        self.allow(Access::Lent).map_err(|error| failed(error.into()))?;
+        let mut note = Note::short(READ_ONLY, number.0);
+        note.addr.set(target.addr);
+        note.len_bytes.set(buffer.capacity_bytes() as u64);
+        note.rkey.set(target.rkey);
+        let mut lent = self.lent.lock();
+        if lent[place] == Some(note) {
+            return Ok(());
+        }
+        if self.tell(&note) {
+            lent[place] = Some(note);
+            return Ok(());
+        }
+        Err(match self.is_closed() {
+            true => AttachError::Closed,
+            false => failed(std::io::ErrorKind::WouldBlock.into()),
+        })
+    }
+
     /// Sends a note, unless the connection has ended.
     fn tell(&self, note: &Note) -> bool {
         let message = self.core.pool.copy_of(note.as_bytes());
@@ -125,7 +157,7 @@ impl Link {
                 Ok(())
             }
             (READ_ONLY | READ_WRITE, Side::Client) => self.tx.lock().regions.put(note),
-            (READ_ONLY | READ_WRITE, Side::Server(_)) if region.0 == 0 => {
+            (READ_ONLY | READ_WRITE, Side::Server(_)) if region.0 as usize <= LENT_MAX => {
                 self.tx.lock().regions.put(note)
             }
             (NOT_OFFERED, Side::Client) => {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -15,11 +15,12 @@ use super::ffi::error::VerbsError;
 use super::ffi::flight::SendQueue;
 use super::ffi::pd::{Access, PeerRights};
 use super::ffi::qp::Qp;
-use super::frames::Assembly;
+use super::frames::{Assembly, Note};
 use super::poll::Sink;
 use super::queue::Core;
 use super::regions::Regions;
-use crate::endpoint::{Admission, AttachError, Caps, Endpoint, FabricKind};
+use crate::buffer::Buffer;
+use crate::endpoint::{Admission, AttachError, Caps, Endpoint, FabricKind, LENT_MAX, Polled};
 use crate::mem::{AccessError, Memory};
 use crate::work::{PostError, RegionId, RemoteAddr, WorkRequest};
 
@@ -27,7 +28,7 @@ use crate::work::{PostError, RegionId, RemoteAddr, WorkRequest};
 pub(crate) enum Side {
     /// The regions that it grants.
     Server(Arc<dyn Admission>),
-    /// Nothing but memory that it lends, as region 0.
+    /// Nothing but memory that it lends: region 0, and buffers from 1 on.
     Client,
 }
 
@@ -52,6 +53,8 @@ pub(crate) struct Link {
     /// The user has heard of it. Set by who polls.
     pub(super) announced: AtomicBool,
     pub(super) tx: Mutex<Tx>,
+    /// The buffers that the peer was told of, by number.
+    pub(super) lent: Mutex<[Option<Note>; LENT_MAX]>,
     /// Used by who polls.
     pub(super) rx: Mutex<Assembly>,
     /// The client's messages that the server has not answered, and how many there may be.
@@ -99,6 +102,7 @@ impl Link {
             reason: OnceLock::new(),
             announced,
             tx: Mutex::new(tx),
+            lent: Mutex::new([None; LENT_MAX]),
             rx: Mutex::default(),
             unanswered: AtomicUsize::new(0),
             granted: AtomicUsize::new(usize::MAX),
@@ -273,12 +277,27 @@ impl Endpoint for Handle {
         self.0.post(chain)
     }
 
+    #[inline]
+    fn read_polled(&self, id: u64, at: RemoteAddr, into: Buffer, spin: Duration) -> Polled {
+        self.0.read_polled(id, at, into, spin)
+    }
+
     fn attach(&self, region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {
         self.0.attach(region)
     }
 
     fn lend(&self, memory: &Arc<Memory>) -> Result<(), AttachError> {
         self.0.lend(memory)
+    }
+
+    fn register(&self, buffer: &Buffer) -> Result<(), AttachError> {
+        let registered = self.0.core.lkey(buffer);
+        let failed = |error: VerbsError| AttachError::Register(error.into());
+        registered.map(drop).map_err(failed)
+    }
+
+    fn lend_buffer(&self, number: RegionId, buffer: &Buffer) -> Result<(), AttachError> {
+        self.0.lend_buffer(number, buffer)
     }
 
     fn read_now(&self, _: RemoteAddr, _: &mut [u64]) -> Option<Result<(), AccessError>> {

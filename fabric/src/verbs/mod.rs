@@ -13,6 +13,7 @@
 //! | `endpoint`, `post` | data path: posting, completing, ending |
 //! | `figures` | what is counted |
 //! | `flow` | how many messages of peers may be unanswered, while receive buffers run low |
+//! | `polled` | data path: one READ by a thread that waits for it |
 //! | `frames` | messages in pieces of a receive buffer, and the fabric's own notes |
 //! | `attach`, `regions` | who may reach which memory: asked and answered over the queue pair |
 //! | `worker` | what may block: registering memory, destroying queue pairs |
@@ -32,6 +33,7 @@ mod hello;
 mod limits;
 mod listener;
 mod poll;
+mod polled;
 mod post;
 mod queue;
 mod regions;

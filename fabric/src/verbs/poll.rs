@@ -25,7 +25,12 @@ pub(super) struct Sink<'a> {
     ready: &'a mut VecDeque<Completion>,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    /// All goes to whoever polls next.
+    pub(super) fn later(out: &'a mut Vec<Completion>, poller: &'a mut Poller) -> Self {
+        Self { out, until: 0, ready: &mut poller.ready }
+    }
+
     #[inline]
     pub(super) fn push(&mut self, completion: Completion) {
         if self.out.len() < self.until && self.ready.is_empty() {
@@ -39,12 +44,12 @@ impl Sink<'_> {
 /// What who polls has.
 pub(super) struct Poller {
     /// Completions that there was no room for.
-    ready: VecDeque<Completion>,
+    pub(super) ready: VecDeque<Completion>,
     batch: Vec<Wc>,
     /// Places of the receive queue that have no buffer.
     bare: Vec<usize>,
     /// Endpoints that have ended just now.
-    ended: Vec<u32>,
+    pub(super) ended: Vec<u32>,
     next_look: Instant,
     polls: u32,
 }
@@ -139,27 +144,44 @@ impl Core {
                 }
                 return true;
             }
-            let table = self.table.read();
-            let mut sink = Sink { out, until, ready };
-            for wc in batch.drain(..) {
-                if Srq::is_of(&wc) {
-                    self.received(&table, &wc, bare, &mut sink);
-                } else if let Some(link) = table.get((wc.wr_id() >> 32) as u32)
-                    && link.complete(&wc, &mut sink)
-                {
-                    ended.push(link.tag);
-                }
-            }
-            drop(table);
-            self.forget(ended);
-            if let Err(error) = self.receive(bare) {
-                tracing::error!(%error, "receive buffers are missing");
-            }
-            if sink.out.len() >= until && until > 0 {
+            self.sort(batch.drain(..), bare, ended, &mut Sink { out, until, ready });
+            if out.len() >= until && until > 0 {
                 break;
             }
         }
         false
+    }
+
+    /// Gives completions to those they belong to, and does what they make necessary.
+    fn sort(
+        &self,
+        wcs: impl IntoIterator<Item = Wc>,
+        bare: &mut Vec<usize>,
+        ended: &mut Vec<u32>,
+        sink: &mut Sink<'_>,
+    ) {
+        let table = self.table.read();
+        for wc in wcs {
+            if Srq::is_of(&wc) {
+                self.received(&table, &wc, bare, sink);
+            } else if let Some(link) = table.get(tag_of(&wc))
+                && link.complete(&wc, sink)
+            {
+                ended.push(link.tag);
+            }
+        }
+        drop(table);
+        self.forget(ended);
+        if let Err(error) = self.receive(bare) {
+            tracing::error!(%error, "receive buffers are missing");
+        }
+    }
+
+    /// Takes one completion that somebody polled for himself, for whoever polls next.
+    pub(super) fn take_one(&self, poller: &mut Poller, wc: Wc) {
+        let Poller { ready, bare, ended, .. } = poller;
+        let mut sink = Sink { out: &mut Vec::new(), until: 0, ready };
+        self.sort([wc], bare, ended, &mut sink);
     }
 
     fn received(&self, table: &Table, wc: &Wc, bare: &mut Vec<usize>, sink: &mut Sink<'_>) {
@@ -225,7 +247,7 @@ impl Core {
         failure
     }
 
-    fn forget(&self, ended: &mut Vec<u32>) {
+    pub(super) fn forget(&self, ended: &mut Vec<u32>) {
         if ended.is_empty() {
             return;
         }
@@ -320,6 +342,12 @@ impl Core {
         }
         true
     }
+}
+
+/// Whose request it was: a place of the table.
+#[inline]
+pub(super) fn tag_of(wc: &Wc) -> u32 {
+    (wc.wr_id() >> 32) as u32
 }
 
 fn announce(link: &Arc<Link>, sink: &mut Sink<'_>) {

@@ -157,10 +157,19 @@ impl Link {
 
     /// Takes a completion of this endpoint's. Returns whether it was the last.
     pub(super) fn complete(&self, wc: &Wc, sink: &mut Sink<'_>) -> bool {
+        let mut seen = Seen::default();
+        self.complete_seeing(wc, sink, &mut seen)
+    }
+
+    /// As [`Self::complete`]; what is wanted goes to `seen` and not to the sink.
+    #[inline]
+    pub(super) fn complete_seeing(&self, wc: &Wc, sink: &mut Sink<'_>, seen: &mut Seen) -> bool {
         let mut tx = self.tx.lock();
         let before = tx.queue.len();
-        let mut seen = Seen::default();
-        tx.queue.complete(wc, |entry, fate| self.deliver(entry, fate, sink, &mut seen));
+        tx.queue.complete(wc, |entry, fate| match fate {
+            Fate::Done if seen.wanted == Some(entry.id) => seen.buffer = entry.buffer,
+            _ => self.deliver(entry, fate, sink, seen),
+        });
         self.core.freed(before - tx.queue.len());
         if seen.marker {
             return self.finish(&mut tx, sink);
@@ -229,9 +238,18 @@ impl Link {
 
 /// What else was seen among completed requests.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
+    /// The id of a READ whose buffer is wanted here.
+    wanted: Option<u64>,
+    pub(super) buffer: Option<Buffer>,
     failure: Option<u32>,
     marker: bool,
+}
+
+impl Seen {
+    pub(super) fn wanting(id: u64) -> Self {
+        Self { wanted: Some(id), ..Self::default() }
+    }
 }
 
 /// A one-sided operation, without its place.

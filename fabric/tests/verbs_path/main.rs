@@ -1,6 +1,7 @@
 //! The data path over a real RDMA device when things go wrong: run in a guest
 //! (`tools/guests/test verbs_path`). Without `ONESIDED_VERBS=1` each test says that it did not run.
 
+mod polled;
 mod processes;
 mod rig;
 mod soak;

@@ -1,7 +1,7 @@
 //! Requests.
 
 use crate::codec::{DecodeError, Reader, Write};
-use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, VALUE_MAX_BYTES};
+use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, LENT_BUFFERS_MAX, VALUE_MAX_BYTES};
 
 /// A request; key and value point into the received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +85,13 @@ pub enum Payload<'a> {
         /// Length of the value.
         len_bytes: u32,
     },
+    /// In a buffer that the client lends, from its start: only in a request.
+    Lent {
+        /// Which one, 1 to [`LENT_BUFFERS_MAX`], as the fabric numbers them.
+        number: u16,
+        /// Length of the value.
+        len_bytes: u32,
+    },
 }
 
 impl Payload<'_> {
@@ -93,7 +100,7 @@ impl Payload<'_> {
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Inline(bytes) => bytes.len(),
-            Self::Staged { len_bytes, .. } => *len_bytes as usize,
+            Self::Staged { len_bytes, .. } | Self::Lent { len_bytes, .. } => *len_bytes as usize,
         }
     }
 }
@@ -298,6 +305,11 @@ impl<'a> Payload<'a> {
                 out.u64(*offset_bytes);
                 out.u32(*len_bytes);
             }
+            Self::Lent { number, len_bytes } => {
+                out.u8(2);
+                out.u16(*number);
+                out.u32(*len_bytes);
+            }
         }
     }
 
@@ -307,6 +319,14 @@ impl<'a> Payload<'a> {
             1 => {
                 let offset_bytes = reader.u64("staging offset")?;
                 Ok(Self::Staged { offset_bytes, len_bytes: reader.u32("staging length")? })
+            }
+            2 => {
+                let number = reader.u16("lent buffer")?;
+                if !(1..=LENT_BUFFERS_MAX).contains(&usize::from(number)) {
+                    let value = u64::from(number);
+                    return Err(DecodeError::Unknown { field: "lent buffer", value });
+                }
+                Ok(Self::Lent { number, len_bytes: reader.u32("lent length")? })
             }
             kind => Err(DecodeError::Unknown { field: "payload kind", value: u64::from(kind) }),
         }

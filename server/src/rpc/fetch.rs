@@ -1,7 +1,7 @@
 //! Values that a request names and that cannot be loaded at once: READ first, then served as if
 //! they had come in the message.
 
-use onesided_fabric::{Buffer, RemoteAddr};
+use onesided_fabric::{Buffer, RegionId, RemoteAddr};
 use onesided_protocol::rpc::{Op, Payload};
 
 use super::Call;
@@ -40,11 +40,20 @@ impl Call<'_> {
     /// Values of one request do not overlap, so that all together fit into the staging memory:
     /// one that repeats a descriptor makes the server READ no more than that.
     fn span(&self, payload: &Payload<'_>, room_bytes: &mut usize) -> Option<Span> {
-        let Payload::Staged { offset_bytes, len_bytes } = *payload else { return None };
-        let len_bytes = len_bytes as usize;
-        let wanted = len_bytes > 0 && self.check(offset_bytes, len_bytes).is_ok();
+        let len_bytes = payload.len_bytes();
+        let (region, offset_bytes, checked) = match *payload {
+            Payload::Inline(_) => return None,
+            Payload::Staged { offset_bytes, .. } => {
+                (STAGING, offset_bytes, self.check(offset_bytes, len_bytes))
+            }
+            // How long it is, only the fabric knows: a READ beyond its end ends the connection.
+            Payload::Lent { number, .. } => {
+                (RegionId(u32::from(number)), 0, self.within_limit(len_bytes))
+            }
+        };
+        let wanted = len_bytes > 0 && checked.is_ok();
         *room_bytes = room_bytes.checked_sub(len_bytes).filter(|_| wanted)?;
-        Some(Span { remote: RemoteAddr { region: STAGING, offset_bytes }, len_bytes })
+        Some(Span { remote: RemoteAddr { region, offset_bytes }, len_bytes })
     }
 }
 

@@ -49,6 +49,15 @@ impl Call<'_> {
                     ))),
                 }
             }
+            // Fetched before, but for where nothing is fetched, and beyond the bound.
+            Payload::Lent { .. } => {
+                self.within_limit(len_bytes)?;
+                let kind = self.peer.caps.kind;
+                Err(bad_descriptor(format!(
+                    "{len_bytes} bytes of a lent buffer: over {kind} values of that length go \
+                     inside the message or through the staging memory"
+                )))
+            }
         }
     }
 
@@ -58,7 +67,7 @@ impl Call<'_> {
         self.within_staging(offset_bytes, len_bytes)
     }
 
-    fn within_limit(&self, len_bytes: usize) -> Result<(), RpcError> {
+    pub(super) fn within_limit(&self, len_bytes: usize) -> Result<(), RpcError> {
         let max_bytes = self.dispatcher.value_max_bytes;
         if len_bytes <= max_bytes {
             return Ok(());

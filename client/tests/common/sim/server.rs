@@ -102,7 +102,9 @@ impl Sim {
     fn execute(&self, op: &Op<'_>) -> Result<Done, RpcError> {
         let inline = |payload: &Payload<'_>| match payload {
             Payload::Inline(bytes) => bytes.to_vec(),
-            Payload::Staged { .. } => panic!("messages are long enough for all values here"),
+            Payload::Staged { .. } | Payload::Lent { .. } => {
+                panic!("messages are long enough for all values here")
+            }
         };
         let table = &self.table;
         let version = match op {

@@ -181,6 +181,7 @@ impl SendQueue {
     }
 
     /// A request for the ring's entry `place`, not yet linked to its element and the next.
+    #[inline(always)]
     fn request(&self, verb: Verb, len_bytes: u32, place: usize) -> sys::ibv_send_wr {
         // SAFETY: it is plain data, for which zero is a value.
         let mut request: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -238,16 +239,54 @@ impl SendQueue {
             request.sg_list = element;
             first = request;
         }
+        // SAFETY: the list is linked through `requests` and `elements`, which nobody touches
+        // before the call returns; the ring owns the buffers.
+        let given = unsafe { self.give(first) };
+        self.requests.clear();
+        self.elements.clear();
+        given
+    }
+
+    /// Gives one request of its own to the device, signalled: as [`Self::stage`] and
+    /// [`Self::commit`], with fewer steps. The verb is about the buffer's whole length. What is
+    /// staged must have been committed.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub(crate) fn post_alone(
+        &mut self,
+        entry: Entry,
+        lkey: u32,
+        verb: Verb,
+    ) -> Result<(), VerbsError> {
+        debug_assert!(self.requests.is_empty(), "commit first");
+        let (addr, length) = match &entry.buffer {
+            Some(buffer) => (buffer.addr(), buffer.len() as u32),
+            None => (0, 0),
+        };
+        let mut element = sys::ibv_sge { addr, length, lkey };
+        let mut request = self.request(verb, length, self.ring.len());
+        request.send_flags |= sys::IBV_SEND_SIGNALED;
+        request.sg_list = &raw mut element;
+        self.quiet = 0;
+        self.ring.push_back(entry);
+        // SAFETY: request and element live until the call returns; the ring owns the buffer.
+        unsafe { self.give(&raw mut request) }
+    }
+
+    /// Gives a list of requests to the device.
+    ///
+    /// # Safety
+    /// The list must be valid, and what it points at be owned by the ring: until the completion,
+    /// or the queue pair's end.
+    #[inline]
+    unsafe fn give(&mut self, first: *mut sys::ibv_send_wr) -> Result<(), VerbsError> {
         let mut bad: *mut sys::ibv_send_wr = std::ptr::null_mut();
         let code = match &self.qp {
-            // SAFETY: the queue pair is valid; the list is linked through `requests` and
-            // `elements`, which nobody touches before the call returns; the ring owns the buffers
-            // until their completion or the queue pair's end.
+            // SAFETY: the queue pair is valid, and the rest as the caller says.
             Some(qp) => unsafe { sys::post_send(qp.as_ptr(), first, &raw mut bad) },
             None => rustix::io::Errno::NOTCONN.raw_os_error(),
         };
-        self.requests.clear();
-        self.elements.clear();
         if code == 0 {
             return Ok(());
         }
@@ -286,6 +325,7 @@ impl SendQueue {
     }
 
     /// Takes what a completion stands for out of the ring, in order.
+    #[inline]
     pub(crate) fn complete(&mut self, wc: &Wc, mut each: impl FnMut(Entry, Fate)) {
         let count = (wc.wr_id() as u32).wrapping_sub(self.first) as usize;
         if count >= self.ring.len() {

@@ -24,13 +24,28 @@ struct Writable(Mr<()>);
 /// When it cannot be registered: most often the limit on locked memory.
 #[inline]
 pub(crate) fn lkey(pd: &Arc<Pd>, buffer: &Buffer) -> Result<u32, VerbsError> {
+    Ok(ours(pd, buffer)?.map_or(0, |ours| ours.0.lkey()))
+}
+
+/// What peers name the first byte of a lendable buffer by; `None` for another one.
+///
+/// # Errors
+/// As [`lkey`].
+pub(crate) fn lent(pd: &Arc<Pd>, buffer: &Buffer) -> Result<Option<Target>, VerbsError> {
+    let ours = if buffer.is_lendable() { ours(pd, buffer)? } else { None };
+    Ok(ours.map(|ours| Target { addr: buffer.addr(), rkey: ours.0.rkey() }))
+}
+
+#[inline]
+fn ours<'b>(pd: &Arc<Pd>, buffer: &'b Buffer) -> Result<Option<&'b Ours>, VerbsError> {
     let make = |span: Span| {
+        let access = if buffer.is_lendable() { Access::Lent } else { Access::Local };
         // SAFETY: the chunk drops its registrations before it is unmapped. Its blocks are
         // referred to only through their buffers, which a posted request owns.
-        let mr = unsafe { Mr::new(pd, span.addr, span.len_bytes, Access::Local, ()) };
+        let mr = unsafe { Mr::new(pd, span.addr, span.len_bytes, access, ()) };
         mr.map(Ours)
     };
-    Ok(buffer.registered(pd.key(), make)?.map_or(0, |ours| ours.0.lkey()))
+    buffer.registered(pd.key(), make)
 }
 
 /// What peers name memory by.

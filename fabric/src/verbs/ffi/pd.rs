@@ -76,6 +76,8 @@ impl Drop for Pd {
 pub(crate) enum Access {
     /// This side's own requests: targets of READs, sources of WRITEs and SENDs, receive buffers.
     Local,
+    /// As [`Self::Local`], and peers may READ.
+    Lent,
     /// Peers may READ.
     RemoteRead,
     /// Peers may READ and WRITE: what is lent to the one peer of a connection.
@@ -90,6 +92,7 @@ impl Access {
         let local = sys::IBV_ACCESS_LOCAL_WRITE;
         match self {
             Self::Local => local,
+            Self::Lent => local | sys::IBV_ACCESS_REMOTE_READ,
             Self::RemoteRead => sys::IBV_ACCESS_REMOTE_READ,
             Self::RemoteWrite => local | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE,
             Self::RemoteAll => Self::RemoteWrite.flags() | sys::IBV_ACCESS_REMOTE_ATOMIC,
@@ -145,8 +148,9 @@ impl<K> Mr<K> {
     /// Most often the limit on locked memory: the error says so.
     ///
     /// # Safety
-    /// The range must stay mapped as long as `keep` lives, and with [`Access::Local`] or a
-    /// peer's right to write nobody may hold references to it while a request is posted on it.
+    /// The range must stay mapped as long as `keep` lives, and with [`Access::Local`],
+    /// [`Access::Lent`] or a peer's right to write nobody may hold references to it while a request
+    /// is posted on it.
     pub(crate) unsafe fn new(
         pd: &Arc<Pd>,
         addr: u64,

@@ -1,0 +1,109 @@
+//! READs by a thread that waits itself, beside everything else that goes on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use onesided_fabric::verbs::{Connected, Limits};
+use onesided_fabric::{
+    Buffer, BufferPool, Opcode, Outcome, Polled, RegionId, RemoteAddr, WorkRequest,
+};
+
+use crate::rig::{REGION_BYTES, Server, has_device, read, reads_well, take, talks};
+
+const SPIN: Duration = Duration::from_millis(500);
+
+fn polled(peer: &Connected, id: u64, offset_bytes: u64, into: Buffer, spin: Duration) -> Polled {
+    let at = RemoteAddr { region: RegionId(1), offset_bytes };
+    peer.endpoint.read_polled(id, at, into, spin)
+}
+
+#[track_caller]
+fn assert_bytes(buffer: &Buffer, offset_bytes: u64) {
+    let first = offset_bytes / 8;
+    let right = buffer.words().iter().zip(first..).all(|(&word, number)| word == number * 3);
+    assert!(right, "{} bytes from {offset_bytes}", buffer.len());
+}
+
+/// Each gives the right bytes, and no completion of it is left for anybody.
+#[test]
+fn a_polled_read_brings_its_bytes_and_leaves_nothing_behind() {
+    if !has_device() {
+        return;
+    }
+    let server = Server::start(Limits::default());
+    let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
+    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    for id in 1..2_000 {
+        let offset_bytes = id * 72 % (REGION_BYTES as u64 - 8192);
+        let len_bytes = if id % 50 == 0 { 8192 } else { 192 };
+        match polled(&peer, id, offset_bytes, pool.get(len_bytes), SPIN) {
+            Polled::Read(buffer) => assert_bytes(&buffer, offset_bytes),
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+    assert_eq!(peer.cq.poll(&mut Vec::new(), 16), 0);
+    reads_well(&peer, &pool, 50);
+    talks(&peer, &[vec![1; 20_000]], 1);
+}
+
+/// What completes before it is kept for whoever polls next, and so is the READ then.
+#[test]
+fn a_polled_read_that_meets_others_is_completed_through_the_queue() {
+    if !has_device() {
+        return;
+    }
+    let server = Server::start(Limits::default());
+    let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
+    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    let mut through_the_queue = 0;
+    for round in 0..200 {
+        let send = Opcode::Send { message: pool.copy_of(&[7; 100]) };
+        let send = WorkRequest { id: 0, signaled: false, op: send };
+        let mut chain = VecDeque::from([read(5, &pool, 1, 0, 64), send]);
+        peer.endpoint.post(&mut chain).expect("posted");
+        let mut late = match polled(&peer, 9, round * 8, pool.get(64), SPIN) {
+            Polled::Read(buffer) => {
+                assert_bytes(&buffer, round * 8);
+                0
+            }
+            Polled::Posted => 1,
+            Polled::NotPosted(into) => panic!("nobody polls: {} bytes", into.len()),
+        };
+        through_the_queue += late;
+        let mut others = 2;
+        for completion in take(&peer, 2 + late) {
+            match (completion.id, completion.outcome) {
+                (9, Outcome::Read(buffer)) if late == 1 => {
+                    assert_bytes(&buffer, round * 8);
+                    late = 0;
+                }
+                (5, Outcome::Read(_)) | (0, Outcome::Received(_)) => others -= 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((others, late), (0, 0), "each exactly once");
+    }
+    assert!(through_the_queue > 0, "the READ before it completes before it");
+}
+
+/// What must not be posted is not, and harms nobody: the ordinary way says why.
+#[test]
+fn a_polled_read_outside_a_region_is_not_posted() {
+    if !has_device() {
+        return;
+    }
+    let server = Server::start(Limits::default());
+    let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
+    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    for (region, offset_bytes) in [(1, REGION_BYTES as u64 - 8), (2, 0), (9, 0)] {
+        let at = RemoteAddr { region: RegionId(region), offset_bytes };
+        match peer.endpoint.read_polled(1, at, pool.get(64), SPIN) {
+            Polled::NotPosted(into) => assert_eq!(into.len(), 64),
+            other => panic!("{other:?}"),
+        }
+    }
+    reads_well(&peer, &pool, 50);
+    peer.endpoint.close();
+    let refused = polled(&peer, 2, 0, pool.get(64), SPIN);
+    assert!(matches!(refused, Polled::NotPosted(_)), "{refused:?}");
+}
