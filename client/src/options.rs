@@ -137,7 +137,7 @@ impl Default for Options {
             spin: Duration::from_micros(50),
             cache_bytes: 256 << 20,
             prefill: false,
-            access_sample_every: 64,
+            access_sample_every: 8,
             zero_copy_bytes: ZERO_COPY_BYTES,
             registered_bytes: 256 << 20,
             registered_buffers: 64,
@@ -283,7 +283,7 @@ impl ClientBuilder {
     }
 
     /// Tables that evict are told of one GET in so many, so that they keep what is read: the server
-    /// does not see one-sided reads; 0 = of none \[64\].
+    /// does not see one-sided reads; 0 = of none \[8\].
     #[must_use]
     pub fn access_sample_every(mut self, gets: u32) -> Self {
         self.options.access_sample_every = gets;

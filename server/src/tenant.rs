@@ -12,6 +12,11 @@ use crate::config::{HugePages, ServerConfig, TenantSpec};
 use crate::engine::{Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus};
 use crate::server::StartError;
 
+/// Segments of a full memory, at least.
+const SEGMENTS_MIN: usize = 64;
+/// And the shortest one.
+const SEGMENT_MIN_BYTES: usize = 32 << 10;
+
 /// One tenant of a running server.
 pub(crate) struct Tenant {
     /// Position among all, from 0, the default one's; over RDMA that of its protection domain.
@@ -148,10 +153,11 @@ fn make_engine(
     };
     // The generator that is seeded with it mixes: neighbouring numbers have nothing in common.
     let seed = seed.wrapping_add(number.into());
+    let memory_bytes = tenant.memory_bytes.unwrap_or(config.memory_bytes);
     let engine_config = EngineConfig {
-        memory_bytes: tenant.memory_bytes.unwrap_or(config.memory_bytes),
+        memory_bytes,
         region_bytes: config.region_bytes,
-        segment_bytes: config.segment_bytes,
+        segment_bytes: segment_bytes(memory_bytes, config.segment_bytes),
         value_max_bytes: config.value_max_bytes,
         seed,
         split_load_percent: config.split_load_percent,
@@ -163,9 +169,24 @@ fn make_engine(
     Engine::within(Arc::clone(budget), engine_config, make_memory, clock)
 }
 
+/// Longest log segment: shorter where there is little memory, so that cleaning and evicting, which
+/// need a few for themselves, have many to choose from.
+fn segment_bytes(memory_bytes: usize, max_bytes: usize) -> usize {
+    let fitting = (memory_bytes / SEGMENTS_MIN + 1).next_power_of_two() / 2;
+    max_bytes.min(fitting.max(SEGMENT_MIN_BYTES))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_are_short_where_memory_is() {
+        let of = |memory_bytes| segment_bytes(memory_bytes, 1 << 20);
+        let (mib, kib) = (1 << 20, 1 << 10);
+        assert_eq!([1 << 40, 64 * mib, 63 * mib, 6 * mib].map(of), [mib, mib, mib / 2, 64 * kib]);
+        assert_eq!((of(2 * mib), segment_bytes(1 << 30, 4096)), (32 * kib, 4096));
+    }
     use crate::config::Token;
 
     fn tenants(default: Option<&str>, others: &[(&str, &str)]) -> Tenants {

@@ -9,6 +9,7 @@ use engine_support::{Raw, RawReader, engine};
 use onesided_protocol::control::TableOptions;
 use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
 use onesided_server::engine::{Cleaning, Engine, EngineConfig, Table};
+use onesided_server::{Server, ServerConfig};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -200,6 +201,27 @@ fn a_quota_is_kept_by_evicting() {
     }
     let there = (0..50_000).filter(|&key| is_there(&table, key, &mut buffer)).count();
     assert!(there > 5_000, "{there} keys in 2 MiB");
+}
+
+/// With as little memory as a server takes.
+#[test]
+fn a_small_server_evicts_too() {
+    for memory_mib in [2, 3, 6, 10] {
+        let mut config = ServerConfig {
+            listen: "127.0.0.1:0".to_owned(),
+            memory_bytes: memory_mib << 20,
+            ..ServerConfig::default()
+        };
+        config.tables[0].options.evict = true;
+        let server = Server::start(config).expect("a server");
+        let info = server.engine().open_table("default").expect("table");
+        let table = server.engine().table(info.id).expect("by id");
+        for key in 0..40_000_u64 {
+            let value = vec![1; 100 + (key % 2_000) as usize];
+            let put = table.put(&key.to_le_bytes(), &value, Expect::Any, Ttl::Never, 0);
+            put.unwrap_or_else(|error| panic!("{memory_mib} MiB, key {key}: {error}"));
+        }
+    }
 }
 
 #[test]

@@ -205,7 +205,7 @@ mod tests {
         block.activate();
         block.add(64);
         assert_eq!(block.sealed(), None, "appended to");
-        block.close(64, 1);
+        block.close(Part::Fresh, 64, 1);
         assert!(!block.seal());
         block
     }
