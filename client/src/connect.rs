@@ -57,9 +57,9 @@ pub(crate) fn establish(
     let (mut control, welcome, sent) = greet(url, shared, resumed, by)?;
     let clock = ServerClock::new(welcome.clock_ns, sent, Instant::now());
     let plan = Plan::of(shared.options.fabric, shared.options.rdma);
-    let device = &shared.options.rdma_device;
+    let options = &shared.options;
     let mut attempt =
-        Attempt { control: &mut control, first: Some(welcome.ticket), url, by, device };
+        Attempt { control: &mut control, first: Some(welcome.ticket), url, by, options };
     let (wired, fallback) = wire(&mut attempt, &welcome, plan)?;
     tell(shared, &wired, fallback.as_ref());
     let resumed = resume.filter(|session| welcome.resumed && session.id == welcome.session);
@@ -84,9 +84,9 @@ pub(crate) fn rewire(
 ) -> Result<Arc<Connection>, Error> {
     let shared = old.shared();
     let plan = Plan::of(shared.options.fabric, shared.options.rdma);
-    let device = &shared.options.rdma_device;
+    let options = &shared.options;
     let welcome = Welcome { fabrics: offers, ..old.welcome().clone() };
-    let mut attempt = Attempt { control, first: None, url, by, device };
+    let mut attempt = Attempt { control, first: None, url, by, options };
     let (wired, fallback) = wire(&mut attempt, &welcome, plan)?;
     tell(shared, &wired, fallback.as_ref());
     let Wired { endpoint, cq, staging } = wired;
@@ -136,15 +136,18 @@ fn greet(
     }
 }
 
-/// A device that was asked for and is missing is an error, also where another fabric would do: it
-/// is never passed over. One that goes away later is: then whoever is connected goes on without.
+/// A device, or an MTU, that was asked for and is missing is an error, also where another fabric
+/// would do: it is never passed over. One that goes away later is: then whoever is connected goes
+/// on without.
 fn check_device(options: &Options) -> Result<(), Error> {
     let may_be_used = Plan::of(options.fabric, options.rdma).allows_verbs();
-    if !may_be_used || options.rdma_device == verbs::Options::default() {
+    let (device, mtu) = (&options.rdma_device, options.rdma_mtu);
+    let asked_for = *device != verbs::Options::default() || mtu != verbs::PathMtu::AUTO;
+    if !may_be_used || !asked_for {
         return Ok(());
     }
-    verbs::check_choice(&options.rdma_device).map_err(|error| {
-        let reason = format!("the RDMA device that was asked for cannot be had: {error}");
+    verbs::check_choice(device, mtu).map_err(|error| {
+        let reason = format!("the RDMA device or MTU that was asked for cannot be had: {error}");
         fabric_error(FabricName::Verbs, reason)
     })
 }
@@ -253,8 +256,9 @@ fn connect_verbs(
     let staging = Memory::private(staging_bytes).map_err(|error| error.to_string())?;
     // Answers come no faster than there are requests; a burst of long ones waits for its buffers.
     let receive_depth = welcome.credits.max(1) as usize * RECEIVES_PER_CREDIT;
-    let limits = verbs::Limits { receive_depth, ..verbs::Limits::default() };
-    let options = verbs::ConnectOptions { choice: attempt.device.clone(), limits };
+    let path_mtu = attempt.options.rdma_mtu;
+    let limits = verbs::Limits { receive_depth, path_mtu, ..verbs::Limits::default() };
+    let options = verbs::ConnectOptions { choice: attempt.options.rdma_device.clone(), limits };
     let ticket = attempt.ticket().map_err(|error| error.to_string())?;
     let left = left(attempt.by).map_err(|error| error.to_string())?;
     let connected = verbs::connect(blob, &ticket, 0, left, &options);
@@ -294,7 +298,7 @@ struct Attempt<'a> {
     first: Option<[u8; TICKET_BYTES]>,
     url: &'a Url,
     by: Instant,
-    device: &'a verbs::Options,
+    options: &'a Options,
 }
 
 impl Attempt<'_> {

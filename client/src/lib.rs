@@ -48,7 +48,7 @@ mod value;
 
 pub use client::Client;
 pub use error::Error;
-pub use onesided_fabric::verbs::Options as RdmaDevice;
+pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
 pub use onesided_fabric::{FabricKind, Rdma};
 pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
 pub use onesided_protocol::rpc::{Expect, Ttl};

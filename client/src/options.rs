@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use onesided_fabric::Rdma;
-use onesided_fabric::verbs::Options as RdmaDevice;
+use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::client::Client;
@@ -85,6 +85,8 @@ pub struct Options {
     pub rdma: Rdma,
     /// Which RDMA device, port, GID or address of this host.
     pub rdma_device: RdmaDevice,
+    /// Longest packets of an RDMA connection.
+    pub rdma_mtu: PathMtu,
     /// Authenticates; empty = none.
     pub token: String,
     /// Bound of one attempt to connect, hello and fabric included.
@@ -126,6 +128,7 @@ impl Default for Options {
             fabric: FabricChoice::Auto,
             rdma: Rdma::Prefer,
             rdma_device: RdmaDevice::default(),
+            rdma_mtu: PathMtu::AUTO,
             token: String::new(),
             connect_timeout: Duration::from_secs(3),
             operation_timeout: Duration::from_secs(5),
@@ -198,6 +201,15 @@ impl ClientBuilder {
     #[must_use]
     pub fn rdma_device(mut self, device: RdmaDevice) -> Self {
         self.options.rdma_device = device;
+        self
+    }
+
+    /// Longest packets of an RDMA connection, such as `"1024".parse()?` \[what the path allows\].
+    /// The server's `rdma_mtu` counts too, the smaller one of both. More than the port's active MTU
+    /// is an error.
+    #[must_use]
+    pub fn rdma_mtu(mut self, mtu: PathMtu) -> Self {
+        self.options.rdma_mtu = mtu;
         self
     }
 

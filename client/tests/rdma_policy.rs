@@ -245,6 +245,14 @@ fn a_device_that_was_asked_for_and_is_missing_is_an_error() {
             other => panic!("{other:?}"),
         }
     }
+    let mtu = "256".parse().expect("an MTU");
+    let error = Client::builder().url(&url).rdma_mtu(mtu).connect_blocking();
+    if !server.fabrics().contains(&FabricName::Verbs) {
+        assert!(
+            matches!(error, Err(Error::Fabric { fabric: "verbs", .. })),
+            "no path without RDMA"
+        );
+    }
     // Where verbs is ruled out nobody asks for a device.
     for builder in [builder().rdma(Rdma::Never), builder().fabric(FabricChoice::Tcp)] {
         assert!(builder.connect_blocking().is_ok());

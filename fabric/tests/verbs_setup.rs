@@ -227,6 +227,8 @@ fn a_server_that_stops_is_noticed() {
     }
     let server = Server::start(&Options::default(), Limits::default());
     let peers = [1, 2, 3].map(|number| server.connect(number).expect("connected"));
+    // Of one that it has not heard of yet it hears no end either.
+    server.awaits("three peers", |seen| seen.connected.lock().len() == 3);
     server.listener.stop();
     for peer in &peers {
         match next(&*peer.cq).outcome {
@@ -339,7 +341,7 @@ fn a_listener_that_stops_leaves_no_client_hanging() {
 
 /// A descriptor of a listener that is not there.
 fn blob_of(address: Ipv4Addr) -> Vec<u8> {
-    let mut blob = vec![1, 0, 0, 32, 0, 0, 1, 24, 0, 0x48, 0x55, 1, 4];
+    let mut blob = vec![1, 0, 0, 32, 0, 0, 1, 24, 0, 0x48, 0x55, 0, 1, 4];
     blob.extend_from_slice(&address.octets());
     blob
 }

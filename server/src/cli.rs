@@ -70,6 +70,11 @@ pub struct Cli {
     #[arg(long, value_name = "DEVICE")]
     rdma_device: Option<String>,
 
+    /// Longest packets of RDMA connections, in bytes: 256, 512, 1024, 2048 or 4096. More than the
+    /// port's active MTU is an error [default: auto]
+    #[arg(long, value_name = "BYTES")]
+    rdma_mtu: Option<String>,
+
     /// What to log: error, warn, info, debug, or per module [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -125,6 +130,7 @@ impl Cli {
             fabrics: some(self.fabric),
             rdma: self.rdma,
             rdma_device: self.rdma_device,
+            rdma_mtu: self.rdma_mtu,
             token_file: self.token_file,
             max_sessions: self.max_sessions,
             huge_pages: self.huge_pages,

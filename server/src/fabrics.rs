@@ -90,6 +90,7 @@ impl Fabrics {
             max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
             pending_handshakes: config.max_handshakes,
             handshake_timeout_ms: config.handshake_timeout_ms,
+            path_mtu: config.rdma_mtu,
             ..verbs::Limits::default()
         };
         let admission = Arc::clone(gate);
@@ -147,9 +148,11 @@ fn fabric_error(kind: FabricName, source: io::Error) -> StartError {
     StartError::Fabric { fabric: fabric_name(kind), source }
 }
 
-/// A device that was asked for and cannot be had is never passed over.
+/// A device or an MTU that was asked for and cannot be had is never passed over.
 fn may_go_without_verbs(config: &ServerConfig) -> bool {
-    config.rdma == Rdma::Prefer && config.rdma_device == verbs::Options::default()
+    let nothing_asked_for =
+        config.rdma_device == verbs::Options::default() && config.rdma_mtu == verbs::PathMtu::AUTO;
+    config.rdma == Rdma::Prefer && nothing_asked_for
 }
 
 /// One line: a warning if verbs was asked for by name, or is there and does not work.

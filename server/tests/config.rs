@@ -132,6 +132,7 @@ fn wrong_values_are_named() {
         ("\ncredits = 0", ["credits", "1 to 64"]),
         ("fabrics = [\"smh\"]", ["smh", "did you mean `shm`?"]),
         ("rdma = \"yes\"", ["rdma: `yes`", "require, prefer, never"]),
+        ("rdma_mtu = \"1500\"", ["rdma_mtu: `1500`", "1024"]),
         ("rdma_device = \"mlx5_0:x\"", ["rdma_device: `x`", "NAME[:PORT[:GID_INDEX]]"]),
         ("fabrics = [\"shm\"]\nrdma = \"require\"", ["rdma is require", "fabrics"]),
         ("fabrics = [\"verbs\"]\nrdma = \"never\"", ["rdma is never", "add shm or tcp"]),
@@ -162,7 +163,7 @@ fn flags_win_over_the_file() {
     std::fs::write(&token, "secret\n").expect("written");
     let line = format!(
         "onesided-server --config {} --memory 3GiB --table b:ttl=5 --table c --fabric verbs,tcp \
-         --rdma require --token-file {} --log-format json --value-max 1MiB \
+         --rdma require --rdma-mtu 1024 --token-file {} --log-format json --value-max 1MiB \
          --max-sessions 9 --listen [::1]:0 \
          --log debug --huge-pages off",
         path.display(),
@@ -178,6 +179,7 @@ fn flags_win_over_the_file() {
     assert_eq!((server.listen.as_str(), server.fabrics.len()), ("[::1]:0", 2));
     assert!(server.token.is_some());
     assert_eq!(server.rdma, onesided_fabric::Rdma::Require);
+    assert_eq!(server.rdma_mtu.bytes(), Some(1024));
     assert_eq!((settings.log.as_str(), settings.log_format), ("debug", LogFormat::Json));
     assert_eq!(server.huge_pages, HugePages::Off);
 }

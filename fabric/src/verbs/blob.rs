@@ -6,12 +6,14 @@
 //! | 4 | length of the receive buffers, big-endian |
 //! | 4 | longest message, big-endian |
 //! | 2 | port, big-endian |
+//! | 1 | path MTU, as devices number them, 0 = any |
 //! | 1 | number of addresses, at least 1 |
 //! | | each: 4 or 6, then 4 or 16 bytes of address |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::hello::Hello;
+use super::mtu::PathMtu;
 
 const VERSION: u8 = 1;
 /// Most addresses of one listener.
@@ -23,6 +25,7 @@ pub(super) struct Blob {
     /// How messages are cut into pieces: the same on both sides.
     pub(super) hello: Hello,
     pub(super) port: u16,
+    pub(super) path_mtu: PathMtu,
     /// Link-local ones are of an interface that only the client can know.
     pub(super) addresses: Vec<IpAddr>,
 }
@@ -34,6 +37,7 @@ impl Blob {
         bytes.extend_from_slice(&self.hello.receive_bytes.to_be_bytes());
         bytes.extend_from_slice(&self.hello.max_message_bytes.to_be_bytes());
         bytes.extend_from_slice(&self.port.to_be_bytes());
+        bytes.push(self.path_mtu.code());
         let count_at = bytes.len();
         bytes.push(0);
         let mut count = 0;
@@ -75,6 +79,8 @@ impl Blob {
         }
         let (port, rest) = rest.split_first_chunk().ok_or("too short for a port")?;
         let port = u16::from_be_bytes(*port);
+        let (&mtu, rest) = rest.split_first().ok_or("too short for a path MTU")?;
+        let path_mtu = PathMtu::of_code(mtu).ok_or("a path MTU that does not exist")?;
         let (&count, mut rest) = rest.split_first().ok_or("too short for addresses")?;
         let count = usize::from(count);
         if port == 0 || !(1..=MAX_ADDRESSES).contains(&count) {
@@ -89,7 +95,11 @@ impl Blob {
             addresses.push(address);
             rest = left;
         }
-        if rest.is_empty() { Ok(Self { hello, port, addresses }) } else { Err("bytes left over") }
+        if rest.is_empty() {
+            Ok(Self { hello, port, path_mtu, addresses })
+        } else {
+            Err("bytes left over")
+        }
     }
 }
 
@@ -120,28 +130,33 @@ mod tests {
 
     use super::*;
 
+    const MTU: PathMtu = PathMtu::of_code(3).expect("1024 bytes");
     const HELLO: Hello = Hello { receive_bytes: 4352, max_message_bytes: 1 << 16 };
 
     fn sample() -> Blob {
         let addresses = ["10.77.0.1", "fd77::1", "fe80::1"];
         let addresses = addresses.map(|text| text.parse().expect(text)).to_vec();
-        Blob { hello: HELLO, port: 18515, addresses }
+        Blob { hello: HELLO, port: 18515, path_mtu: MTU, addresses }
     }
 
     #[test]
     fn bytes_are_as_documented_and_round_trip() {
-        let one =
-            Blob { hello: HELLO, port: 258, addresses: vec!["10.77.0.1".parse().expect("ip")] };
-        assert_eq!(one.encode(512), [1, 0, 0, 17, 0, 0, 1, 0, 0, 1, 2, 1, 4, 10, 77, 0, 1]);
+        let one = Blob {
+            hello: HELLO,
+            port: 258,
+            path_mtu: MTU,
+            addresses: vec!["10.77.0.1".parse().expect("ip")],
+        };
+        assert_eq!(one.encode(512), [1, 0, 0, 17, 0, 0, 1, 0, 0, 1, 2, 3, 1, 4, 10, 77, 0, 1]);
         assert_eq!(Blob::decode(&sample().encode(512)), Ok(sample()));
     }
 
     #[test]
     fn what_has_no_room_is_left_out_and_the_best_stays() {
         let many = (0..40).map(|i| IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, i + 1)));
-        let blob = Blob { hello: HELLO, port: 1, addresses: many.collect() };
+        let blob = Blob { hello: HELLO, port: 1, path_mtu: MTU, addresses: many.collect() };
         assert_eq!(Blob::decode(&blob.encode(512)).expect("valid").addresses.len(), MAX_ADDRESSES);
-        let short = blob.encode(12 + 17 * 3 + 16);
+        let short = blob.encode(13 + 17 * 3 + 16);
         assert_eq!(Blob::decode(&short).expect("valid").addresses, blob.addresses[..3]);
     }
 
@@ -153,12 +168,13 @@ mod tests {
         }
         assert!(Blob::decode(&[&good[..], &[0]].concat()).is_err(), "too long");
         let sizes = [0, 0, 17, 0, 0, 1, 0, 0];
-        let bad: [&[u8]; 5] = [
-            &[0, 0, 1, 4, 10, 77, 0, 1],
-            &[1, 2, 0],
-            &[1, 2, 1, 5, 10, 77, 0, 1],
-            &[1, 2, 1, 4, 0, 0, 0, 0],
-            &[1, 2, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1],
+        let bad: [&[u8]; 6] = [
+            &[0, 0, 0, 1, 4, 10, 77, 0, 1],
+            &[1, 2, 0, 0],
+            &[1, 2, 6, 1, 4, 10, 77, 0, 1],
+            &[1, 2, 0, 1, 5, 10, 77, 0, 1],
+            &[1, 2, 0, 1, 4, 0, 0, 0, 0],
+            &[1, 2, 0, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1],
         ];
         for rest in bad {
             let bytes = [&[VERSION], &sizes[..], rest].concat();

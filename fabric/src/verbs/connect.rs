@@ -6,16 +6,18 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::blob::Blob;
-use super::choose::{Options, choose, gid_table, is_link_local};
+use super::choose::{Choice, Options, choose, gid_table, is_link_local};
 use super::endpoint::{Link, Side};
 use super::ffi::cm::{Event, Happened, Id, Params};
 use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::DeviceEvent;
+use super::ffi::path::Path;
 use super::hello::{Hello, Reason, Rejection};
 use super::listener::tell;
+use super::mtu::PathMtu;
 use super::queue::Queue;
-use super::setup::{Limits, RETRIES, client_pd, reads_at_once};
+use super::setup::{Limits, RETRIES, check_mtu, client_pd, reads_at_once};
 use super::survey::{self, Bound};
 use super::watch::{Concerned, Connection, Mailbox, Registered, Watcher, watcher};
 use crate::endpoint::{CompletionQueue, Endpoint, Wait};
@@ -157,10 +159,22 @@ pub fn connect(
 /// Whether this host has what was asked for, ready for use.
 ///
 /// # Errors
-/// Without libraries, kernel support or such a device: which of them, and what there is.
-pub fn check_choice(choice: &Options) -> Result<(), VerbsError> {
-    let bound = survey::addresses(&watcher()?.channel)?;
-    allowed(&bound, choice).map(|_| ())
+/// Without libraries, kernel support or such a device: which of them, and what there is. When
+/// packets of that length go through none of its ports.
+pub fn check_choice(choice: &Options, mtu: PathMtu) -> Result<(), VerbsError> {
+    let devices = survey::devices(&survey::addresses(&watcher()?.channel)?)?;
+    let mut outcome = Ok(());
+    for Choice { device, port, .. } in choose(&devices, choice)? {
+        let of_device = devices.iter().find(|view| view.name == device);
+        let ports = of_device.map_or(&[][..], |view| &view.ports);
+        let active_bytes = ports.iter().find(|view| view.number == port).map(|view| view.mtu_bytes);
+        match mtu.check(&device, port, active_bytes.unwrap_or(u32::MAX)) {
+            Ok(()) => return Ok(()),
+            error if outcome.is_ok() => outcome = error,
+            _ => {}
+        }
+    }
+    outcome
 }
 
 fn note(tried: &mut String, what: &impl std::fmt::Display, why: &str) {
@@ -220,6 +234,11 @@ fn to(ip: IpAddr, port: u16, from: &SocketAddr) -> SocketAddr {
     to
 }
 
+fn left_ms(until: Instant) -> i32 {
+    let left_ms = until.saturating_duration_since(Instant::now()).as_millis().max(1);
+    i32::try_from(left_ms).unwrap_or(i32::MAX)
+}
+
 struct Attempt<'a> {
     watcher: &'static Arc<Watcher>,
     blob: &'a Blob,
@@ -230,15 +249,15 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn go(&self, way: Way, until: Instant) -> Result<Connected, Failure> {
-        let id = Arc::new(Id::new(&self.watcher.channel)?);
-        let mail = self.watcher.register(id.token());
-        let left_ms = until.saturating_duration_since(Instant::now()).as_millis().max(1);
-        let left_ms = i32::try_from(left_ms).unwrap_or(i32::MAX);
-        id.resolve_address(way.from, way.to, left_ms)?;
-        self.expect(&mail, until, "finding it")?;
-        id.set_ack_timeout(self.options.limits.in_range().ack_exponent());
-        id.resolve_route(left_ms)?;
+        let (mut id, mut mail) = self.find(way, until)?;
+        id.resolve_route(left_ms(until))?;
         self.expect(&mail, until, "finding a route")?;
+        if let Some(path) = self.shorter(&id)? {
+            // What has a route keeps it: the other way is another id's.
+            (id, mail) = self.find(way, until)?;
+            id.set_path(&path)?;
+            self.expect(&mail, until, "setting its path MTU")?;
+        }
         let device = id.device()?.ok_or(VerbsError::NoDevice)?;
         let (queue, link) = self.prepare(&id, &device)?;
         let established = self.request(&id, &device).map_err(Failure::from).and_then(|()| {
@@ -253,6 +272,32 @@ impl Attempt<'_> {
         let via = format!("{} to {}", device.name(), way.to);
         let (endpoint, cq) = self.finish(queue, &link, mail, &device);
         Ok(Connected { endpoint, cq, via })
+    }
+
+    /// An id whose device and peer are known.
+    fn find(&self, way: Way, until: Instant) -> Result<(Arc<Id>, Registered), Failure> {
+        let id = Arc::new(Id::new(&self.watcher.channel)?);
+        let mail = self.watcher.register(id.token());
+        id.resolve_address(way.from, way.to, left_ms(until))?;
+        self.expect(&mail, until, "finding it")?;
+        id.set_ack_timeout(self.options.limits.in_range().ack_exponent());
+        Ok((id, mail))
+    }
+
+    /// The path to take in place of the one that was found, if packets are to be shorter.
+    fn shorter(&self, id: &Id) -> Result<Option<Path>, Failure> {
+        let own = self.options.limits.path_mtu;
+        let wanted = own.and(self.blob.path_mtu);
+        if wanted == PathMtu::AUTO {
+            return Ok(None);
+        }
+        let device = id.device()?.ok_or(VerbsError::NoDevice)?;
+        check_mtu(own, &device, id.port())?;
+        let Some(path) = id.path() else {
+            let text = "it has no path MTU (iWARP): leave rdma_mtu at auto on both sides";
+            return Err(Failure::Here(text.to_owned()));
+        };
+        Ok((wanted.code() < path.mtu()).then(|| path.with_mtu(wanted.code())))
     }
 
     /// Queue and queue pair.
@@ -417,7 +462,7 @@ mod tests {
 
     fn blob(addresses: &[&str]) -> Blob {
         let addresses = addresses.iter().map(|text| text.parse().expect(text)).collect();
-        Blob { hello: Limits::default().hello(), port: 7000, addresses }
+        Blob { hello: Limits::default().hello(), port: 7000, path_mtu: PathMtu::AUTO, addresses }
     }
 
     #[test]

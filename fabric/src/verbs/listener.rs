@@ -23,8 +23,9 @@ use super::ffi::events::{Affair, DeviceEvent};
 use super::ffi::pd::Pd;
 use super::figures::{Counts, count};
 use super::hello::{Hello, Reason, Rejection};
+use super::mtu::PathMtu;
 use super::queue::Queue;
-use super::setup::{Limits, RETRIES, reads_at_once};
+use super::setup::{Limits, RETRIES, check_mtu, reads_at_once};
 use super::survey;
 use super::watch::{Concerned, watcher};
 use crate::endpoint::{Admission, CompletionQueue};
@@ -44,6 +45,7 @@ pub struct Listener {
     choice: Choice,
     port: u16,
     hello: Hello,
+    path_mtu: PathMtu,
     stop: Arc<Stop>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Hears of the device for as long as the listener lives.
@@ -93,7 +95,8 @@ impl Listener {
         domains: usize,
     ) -> Result<(Self, Vec<Arc<dyn CompletionQueue>>), VerbsError> {
         let limits = limits.in_range();
-        let (choice, (address, device, _)) = find_device(options)?;
+        let (choice, (address, device, port_number)) = find_device(options)?;
+        check_mtu(limits.path_mtu, &device, port_number)?;
         let channel = Channel::new()?;
         // An address that was asked for, with its interface if it is link-local.
         let only = options.address.map(|_| address.addr);
@@ -125,8 +128,8 @@ impl Listener {
             .spawn(move || acceptor.run())
             .map_err(system)?;
         let thread = Mutex::new(Some(thread));
-        let hello = limits.hello();
-        let listener = Self { choice, port, hello, stop, thread, watching };
+        let (hello, path_mtu) = (limits.hello(), limits.path_mtu);
+        let listener = Self { choice, port, hello, path_mtu, stop, thread, watching };
         tracing::info!("{listener:?}");
         Ok((listener, queues.into_iter().map(|queue| queue as Arc<dyn CompletionQueue>).collect()))
     }
@@ -148,7 +151,8 @@ impl Listener {
     #[must_use]
     pub fn blob(&self, max_bytes: usize) -> Vec<u8> {
         let addresses = self.choice.addresses.clone();
-        Blob { hello: self.hello, port: self.port, addresses }.encode(max_bytes)
+        Blob { hello: self.hello, port: self.port, path_mtu: self.path_mtu, addresses }
+            .encode(max_bytes)
     }
 
     /// What there is to count: names, units last, and values.
@@ -452,3 +456,5 @@ impl Acceptor {
 mod hostile;
 #[cfg(test)]
 mod intruder;
+#[cfg(test)]
+mod packets;

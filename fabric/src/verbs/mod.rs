@@ -6,6 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ffi` | the libraries made safe, one file per object; all unsafe code is there |
+//! | `mtu` | how long packets are |
 //! | `choose`, `survey` | which device, port and address: pure functions, and what the host has |
 //! | `blob`, `hello` | the descriptor that the hello carries; what the connection manager carries |
 //! | `listener`, `connect`, `watch` | set-up, and news of connections and devices |
@@ -32,6 +33,7 @@ mod frames;
 mod hello;
 mod limits;
 mod listener;
+mod mtu;
 mod poll;
 mod polled;
 mod post;
@@ -48,4 +50,5 @@ pub use connect::{ConnectError, ConnectOptions, Connected, check_choice, connect
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;
 pub use listener::Listener;
+pub use mtu::PathMtu;
 pub use setup::Limits;

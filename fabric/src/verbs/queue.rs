@@ -156,6 +156,14 @@ impl Queue {
         figures::list(&cores, device, port)
     }
 
+    /// The path MTU of each endpoint.
+    #[cfg(test)]
+    pub(crate) fn path_mtus(&self) -> Vec<u32> {
+        let mtu = |link: &Arc<Link>| link.tx.lock().queue.qp().map(|qp| qp.path_mtu());
+        let links: Vec<_> = self.0.table.read().links().cloned().collect();
+        links.iter().filter_map(mtu).map(|code| 128 << code.expect("a queue pair")).collect()
+    }
+
     /// Ends all endpoints; their ends are delivered.
     pub(crate) fn end_all(&self, reason: &str) {
         self.0.end_all(reason);

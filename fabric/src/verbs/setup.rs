@@ -10,6 +10,7 @@ use super::ffi::error::VerbsError;
 use super::ffi::pd::Pd;
 use super::hello::Hello;
 use super::limits::QueueLimits;
+use super::mtu::PathMtu;
 
 /// Bounds of a listener, and of the connections of both sides. Values outside what devices can
 /// carry are brought into it.
@@ -37,6 +38,8 @@ pub struct Limits {
     pub peer_timeout_ms: u64,
     /// A request that the device has not completed in this time ends its connection.
     pub work_timeout_ms: u64,
+    /// Longest packets. Of both sides the smaller one counts.
+    pub path_mtu: PathMtu,
 }
 
 impl Default for Limits {
@@ -52,6 +55,7 @@ impl Default for Limits {
             handshake_timeout_ms: 5_000,
             peer_timeout_ms: 2_000,
             work_timeout_ms: 10_000,
+            path_mtu: PathMtu::AUTO,
         }
     }
 }
@@ -75,6 +79,7 @@ impl Limits {
             handshake_timeout_ms: self.handshake_timeout_ms.clamp(1, 3_600_000),
             peer_timeout_ms: self.peer_timeout_ms.clamp(10, 600_000),
             work_timeout_ms: self.work_timeout_ms.clamp(10, 3_600_000),
+            path_mtu: self.path_mtu,
         }
     }
 
@@ -115,6 +120,18 @@ pub(super) fn reads_at_once(device: &Device) -> Result<(u8, u8), VerbsError> {
     let attr = device.attr()?;
     let byte = |count: i32| count.clamp(1, 255) as u8;
     Ok((byte(attr.max_qp_init_rd_atom), byte(attr.max_qp_rd_atom)))
+}
+
+/// Whether packets of this length go through a device's port.
+///
+/// # Errors
+/// When they are too long for it: both lengths.
+pub(super) fn check_mtu(mtu: PathMtu, device: &Device, port: u8) -> Result<(), VerbsError> {
+    if mtu == PathMtu::AUTO {
+        return Ok(());
+    }
+    let active = PathMtu::of_code(device.port(port)?.active_mtu as u8).and_then(PathMtu::bytes);
+    mtu.check(device.name(), port, active.unwrap_or(u32::MAX))
 }
 
 /// The protection domain of this process's own connections on a device, as long as one lives.
@@ -159,6 +176,7 @@ mod tests {
             handshake_timeout_ms: 0,
             peer_timeout_ms: 0,
             work_timeout_ms: 0,
+            path_mtu: PathMtu::AUTO,
         };
         assert!(none.in_range().hello().is_sensible());
         let most = Limits {

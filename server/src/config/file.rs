@@ -29,6 +29,8 @@ pub struct FileConfig {
     pub rdma: Option<String>,
     /// `auto`, an address, or `NAME[:PORT[:GID_INDEX]]`.
     pub rdma_device: Option<String>,
+    /// `auto`, or bytes: 256, 512, 1024, 2048 or 4096.
+    pub rdma_mtu: Option<String>,
     /// Path; empty = no token.
     pub token_file: Option<String>,
     /// Count.
@@ -150,6 +152,7 @@ impl FileConfig {
             fabrics: over.fabrics.or(self.fabrics),
             rdma: over.rdma.or(self.rdma),
             rdma_device: over.rdma_device.or(self.rdma_device),
+            rdma_mtu: over.rdma_mtu.or(self.rdma_mtu),
             token_file: over.token_file.or(self.token_file),
             max_connections: over.max_connections.or(self.max_connections),
             max_handshakes: over.max_handshakes.or(self.max_handshakes),
@@ -184,6 +187,8 @@ impl FileConfig {
         let fabrics = self.fabrics.map(|all| all.iter().map(|f| parse_fabric(f)).collect());
         let rdma = self.rdma.map(|text| text.parse().map_err(|error| format!("rdma: {error}")));
         let device = self.rdma_device.map(|text| text.parse());
+        let mtu = self.rdma_mtu.map(|text| text.parse());
+        let mtu = mtu.transpose().map_err(|error| format!("rdma_mtu: {error}"))?;
         let device = device.transpose().map_err(|error| format!("rdma_device: {error}"))?;
         let tenants = self.tenant.unwrap_or_default().into_iter().map(FileTenant::spec);
         let server = ServerConfig {
@@ -194,6 +199,7 @@ impl FileConfig {
             fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),
+            rdma_mtu: mtu.unwrap_or(default.rdma_mtu),
             token: self.token_file.as_deref().map_or(Ok(None), token)?,
             tenants: tenants.collect::<Result<_, _>>()?,
             max_connections: self.max_connections.unwrap_or(default.max_connections),

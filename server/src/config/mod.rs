@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub rdma: Rdma,
     /// Which RDMA device, port, GID or address; what is not said is chosen.
     pub rdma_device: verbs::Options,
+    /// Longest packets of RDMA connections.
+    pub rdma_mtu: verbs::PathMtu,
     /// What a client of the default tenant must know; `None` lets everybody in.
     pub token: Option<Token>,
     /// Tenants besides the default one; that one's limits, if it is named here.
@@ -101,6 +103,7 @@ impl Default for ServerConfig {
             fabrics: vec![FabricName::Shm, FabricName::Verbs, FabricName::Tcp],
             rdma: Rdma::Prefer,
             rdma_device: verbs::Options::default(),
+            rdma_mtu: verbs::PathMtu::AUTO,
             token: None,
             tenants: Vec::new(),
             max_connections: 4096,

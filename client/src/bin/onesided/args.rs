@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use onesided::{Rdma, RdmaDevice};
+use onesided::{PathMtu, Rdma, RdmaDevice};
 
 /// Examples that `--help` ends with; a test runs every one of them.
 const EXAMPLES: &str = "\
@@ -49,6 +49,11 @@ pub(crate) struct Cli {
     /// `auto` takes the best that reaches the server. One that is named and missing is an error.
     #[arg(long, global = true, value_name = "DEVICE", default_value = "auto")]
     pub(crate) rdma_device: RdmaDevice,
+
+    /// Longest packets of an RDMA connection, in bytes: 256, 512, 1024, 2048 or 4096. `auto` takes
+    /// what the path allows.
+    #[arg(long, global = true, value_name = "BYTES", default_value = "auto")]
+    pub(crate) rdma_mtu: PathMtu,
 
     /// The table that put, get, del, incr, load and dump work on.
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]

@@ -60,6 +60,7 @@ pub(crate) fn builder(cli: &Cli) -> Result<ClientBuilder> {
     let mut builder: ClientBuilder = onesided::Client::builder()
         .url(url(cli))
         .rdma_device(cli.rdma_device.clone())
+        .rdma_mtu(cli.rdma_mtu)
         .connect_timeout_ms(timeout_ms)
         .operation_timeout_ms(timeout_ms);
     if let Some(rdma) = cli.rdma {

@@ -280,7 +280,7 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    fn cm(&self) -> &sys::Rdmacm {
+    pub(super) fn cm(&self) -> &sys::Rdmacm {
         &self.channel.libs.cm
     }
 
@@ -499,6 +499,6 @@ impl Drop for Owner {
 }
 
 /// A return code of librdmacm, whose reason is in `errno`.
-fn check(verb: &'static str, code: i32) -> Result<(), VerbsError> {
+pub(super) fn check(verb: &'static str, code: i32) -> Result<(), VerbsError> {
     if code == 0 { Ok(()) } else { Err(VerbsError::last(verb)) }
 }

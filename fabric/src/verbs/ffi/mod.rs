@@ -9,6 +9,7 @@ pub(crate) mod error;
 pub(crate) mod events;
 pub(crate) mod flight;
 pub(crate) mod keys;
+pub(crate) mod path;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod srq;

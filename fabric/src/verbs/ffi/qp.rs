@@ -147,6 +147,23 @@ impl Qp {
         self.modify(sys::IBV_QP_ACCESS_FLAGS, |attr| attr.qp_access_flags = peer.0)
     }
 
+    /// Its path MTU, as devices number them.
+    ///
+    /// # Errors
+    /// When the device does not say.
+    #[cfg(test)]
+    pub(crate) fn path_mtu(&self) -> Result<u32, VerbsError> {
+        // SAFETY: both are plain data, for which zero is a value.
+        let mut attr: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: as above.
+        let mut init: sys::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let (ib, mask) = (&self.init.pd.device().libs.ib, sys::IBV_QP_PATH_MTU as i32);
+        // SAFETY: the queue pair is valid until the owner is dropped, and both are written to.
+        let code = unsafe { ib.ibv_query_qp(self.as_ptr(), &raw mut attr, mask, &raw mut init) };
+        check("ibv_query_qp", code)?;
+        Ok(attr.path_mtu)
+    }
+
     fn modify(&self, mask: u32, set: impl FnOnce(&mut sys::ibv_qp_attr)) -> Result<(), VerbsError> {
         // SAFETY: it is plain data, for which zero is a value.
         let mut attr: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
