@@ -65,7 +65,7 @@ const CANDIDATES_PART: usize = 64;
 const EVICTING_DEAD_PART: usize = 4;
 /// How much a writer that helps walks through, for each byte it has written: more than has to be
 /// walked through for a byte of room, as long as [`Cleaner::choice`] finds a segment.
-const HELP_FACTOR: usize = 40;
+const HELP_FACTOR: usize = 12;
 const HELP_FACTOR_FULL: usize = 80;
 /// And at most, so that no write takes much longer than others.
 const HELP_MAX_BYTES: usize = 128 << 10;
