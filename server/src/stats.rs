@@ -173,6 +173,8 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("cleaning_segments", cleaning.segments),
         ("cleaning_freed_bytes", cleaning.freed_bytes),
         ("cleaning_given_up", cleaning.given_up),
+        ("cleaning_waits", cleaning.waits),
+        ("cleaning_longest_wait_us", cleaning.longest_wait_us),
         ("cleaning_write_amplification_per_mille", cleaning.write_amplification_per_mille()),
     ]
     .map(|(name, value)| (name.to_owned(), value))

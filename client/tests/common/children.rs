@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Longer than anything here takes on a busy machine; only a failing test waits this long.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
-/// No child lives longer.
+/// No child lives longer, the seconds of a long soak apart.
 const LIFE: Duration = Duration::from_secs(240);
 const ROLE: &str = "ONESIDED_TEST_ROLE";
 /// Its value `verbs`: test one-sided READs over an RDMA device, not over shared memory.
@@ -61,9 +61,11 @@ pub(crate) fn scaled(work: usize) -> usize {
 pub(crate) fn role<T: for<'de> Deserialize<'de>>() -> Option<T> {
     let text = std::env::var(ROLE).ok()?;
     // So that a parent never waits for ever.
-    std::thread::spawn(|| {
-        std::thread::sleep(LIFE);
-        eprintln!("a child panicked: it was not over after {LIFE:?}");
+    let soak_s = std::env::var("SOAK_S").map_or(0, |text| text.parse().expect("seconds"));
+    let life = LIFE + Duration::from_secs(soak_s);
+    std::thread::spawn(move || {
+        std::thread::sleep(life);
+        eprintln!("a child panicked: it was not over after {life:?}");
         std::process::exit(1);
     });
     Some(serde_json::from_str(&text).expect("a role"))

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
@@ -413,7 +414,13 @@ impl Table {
 
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
     pub(super) fn make_room(&self, (len_bytes, need): (usize, Need)) -> bool {
-        self.expire_for_room() || self.shared.make_room(self, len_bytes, need)
+        let began = Instant::now();
+        let made = self.expire_for_room() || self.shared.make_room(self, len_bytes, need);
+        let counts = &self.shared.cleaner.counts;
+        count(&counts.waits, 1);
+        let waited_us = began.elapsed().as_micros() as u64;
+        counts.longest_wait_us.fetch_max(waited_us, Ordering::Relaxed);
+        made
     }
 }
 

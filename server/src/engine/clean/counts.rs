@@ -23,6 +23,10 @@ pub struct CleaningStatus {
     pub freed_bytes: u64,
     /// Segments that were not, because there was no room for copies.
     pub given_up: u64,
+    /// Writes that found no room and cleaned until there was some, or there was none to be had.
+    pub waits: u64,
+    /// The longest of these waits, us.
+    pub longest_wait_us: u64,
 }
 
 impl CleaningStatus {
@@ -37,6 +41,8 @@ impl CleaningStatus {
             segments: self.segments + other.segments,
             freed_bytes: self.freed_bytes + other.freed_bytes,
             given_up: self.given_up + other.given_up,
+            waits: self.waits + other.waits,
+            longest_wait_us: self.longest_wait_us.max(other.longest_wait_us),
         }
     }
 
@@ -63,6 +69,9 @@ pub(in crate::engine) struct Counts {
     pub(in crate::engine) freed_bytes: AtomicU64,
     /// Segments that were given up, because there was no room for copies.
     pub(in crate::engine) given_up: AtomicU64,
+    /// Writes that waited for room, and the longest such wait.
+    pub(in crate::engine) waits: AtomicU64,
+    pub(in crate::engine) longest_wait_us: AtomicU64,
 }
 
 pub(in crate::engine) fn count(counter: &AtomicU64, more: u64) {
@@ -84,6 +93,8 @@ impl Engine {
             segments: count(&counts.segments),
             freed_bytes: count(&counts.freed_bytes),
             given_up: count(&counts.given_up),
+            waits: count(&counts.waits),
+            longest_wait_us: count(&counts.longest_wait_us),
         }
     }
 }
