@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onesided_fabric::FabricKind;
+use onesided_fabric::{FabricKind, Rdma};
 use onesided_protocol::control::{FabricOffer, ToClient, ToServer};
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +18,7 @@ use crate::core::{Connection, Session, TICK};
 use crate::error::Error;
 use crate::frames::ControlStream;
 use crate::link::{Job, Link};
+use crate::options::FabricChoice;
 use crate::stats::Counter;
 use crate::upkeep::{Idle, Retry};
 
@@ -79,6 +80,11 @@ fn serve(link: &Arc<Link>, live: &mut Established) -> End {
     }
 }
 
+/// Whether there may be a better fabric, now or later: the server may get a device yet.
+fn is_second_best(connection: &Connection) -> bool {
+    connection.fallback().is_some() || !connection.caps().one_sided
+}
+
 /// What is done while there is a control connection.
 struct Serving<'a> {
     link: &'a Arc<Link>,
@@ -103,7 +109,8 @@ impl<'a> Serving<'a> {
         // Where reading is loading nothing is gained, and much is lost.
         let may_rest = live.connection.caps().kind != FabricKind::Shm && link.reconnects();
         let idle_timeout = options.idle_timeout.filter(|_| may_rest);
-        let better = options.better_fabric_retry.filter(|_| link.reconnects());
+        let may_choose = options.fabric == FabricChoice::Auto && options.rdma != Rdma::Require;
+        let better = options.better_fabric_retry.filter(|_| may_choose && link.reconnects());
         Self {
             link,
             live,
@@ -160,7 +167,7 @@ impl<'a> Serving<'a> {
             link.rest(connection);
             link.shared().stats.add(Counter::IdleCloses, 1);
             self.rests = true;
-        } else if self.retry.is_due(connection.fallback().is_some(), now)
+        } else if self.retry.is_due(is_second_best(connection), now)
             && let Err(error) = self.upgrade()
         {
             tracing::debug!(%error, "no better fabric yet");

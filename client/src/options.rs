@@ -102,8 +102,8 @@ pub struct Options {
     /// A connection that nobody has used for this long is closed until somebody does; `None` =
     /// never. Not over shared memory.
     pub idle_timeout: Option<Duration>,
-    /// After a fallback to another fabric: when to try a better one again, for the first time; the
-    /// pauses grow to 32 times this. `None` = never while the connection lasts.
+    /// Over tcp, or after a fallback: when to try a better fabric, for the first time; the pauses
+    /// grow to 32 times this. `None` = never while the connection lasts.
     pub better_fabric_retry: Option<Duration>,
     /// How long a call polls before it sleeps, if the server is on this host; four times as long
     /// over verbs.
@@ -264,8 +264,9 @@ impl ClientBuilder {
         self
     }
 
-    /// After a fallback to a slower fabric: when to try a better one again, for the first time; the
-    /// pauses double up to 32 times this. 0 = not before the connection ends \[10,000\].
+    /// Over tcp, or after a fallback to another fabric: when to try a better one, for the first
+    /// time; the pauses double up to 32 times this. Not if the fabric was chosen by name. 0 = not
+    /// before the connection ends \[10,000\].
     #[must_use]
     pub fn better_fabric_retry_ms(mut self, ms: u64) -> Self {
         self.options.better_fabric_retry = (ms > 0).then(|| Duration::from_millis(ms));

@@ -8,11 +8,12 @@ use onesided_fabric::verbs::{self, VerbsError};
 use onesided_fabric::{CompletionQueue, FabricKind, Rdma, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::{
-    FABRIC_BLOB_MAX_BYTES, INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES,
-    STAGING_SPARE_BYTES, inline_message_max_bytes,
+    INLINE_MAX_BYTES, KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES, STAGING_SPARE_BYTES,
+    inline_message_max_bytes,
 };
 
 use crate::config::{ServerConfig, fabric_name};
+use crate::rdma::{Started, is_wanted};
 use crate::server::StartError;
 use crate::session::Gate;
 
@@ -31,9 +32,10 @@ pub(crate) fn staging_bytes(config: &ServerConfig) -> usize {
 pub(crate) struct Fabrics {
     pub(crate) tcp: Option<tcp::Acceptor>,
     pub(crate) shm: Option<shm::Listener>,
-    pub(crate) verbs: Option<Arc<verbs::Listener>>,
-    /// One for each fabric; of verbs one for each tenant.
+    /// What came of it, if it was to be started.
+    pub(crate) verbs: Option<io::Result<Started>>,
     pub(crate) queues: Vec<(FabricKind, Arc<dyn CompletionQueue>)>,
+    /// All but verbs, which comes and goes.
     pub(crate) offers: Vec<FabricOffer>,
 }
 
@@ -47,61 +49,37 @@ impl Fabrics {
         addr: SocketAddr,
     ) -> Result<Self, StartError> {
         let mut fabrics = Self::default();
-        let mut without = None;
         for &kind in &config.fabrics {
-            if fabrics.offers.iter().any(|offer| offer.kind == kind) {
+            let is_there = fabrics.offers.iter().any(|offer| offer.kind == kind);
+            if is_there || kind == FabricName::Verbs {
                 continue;
             }
             let started = match kind {
                 FabricName::Shm => fabrics.start_shm(config, gate, addr),
                 FabricName::Tcp => fabrics.start_tcp(config),
-                FabricName::Verbs if config.rdma == Rdma::Never => continue,
-                FabricName::Verbs => fabrics.start_verbs(config, gate, addr),
+                FabricName::Verbs => continue,
             };
             match started {
                 Ok(blob) => fabrics.offers.push(FabricOffer { kind, blob }),
-                Err(source) if kind == FabricName::Verbs && may_go_without_verbs(config) => {
-                    without = Some(source);
-                }
                 Err(source) => return Err(fabric_error(kind, source)),
             }
         }
-        match without {
-            Some(source) if fabrics.offers.is_empty() => {
-                return Err(fabric_error(FabricName::Verbs, source));
+        if is_wanted(config) {
+            let started = start_verbs(config, gate, addr);
+            match &started {
+                Ok(_) => {}
+                Err(reason) if may_go_without_verbs(config) && !fabrics.offers.is_empty() => {
+                    note_no_verbs(config, reason);
+                }
+                Err(_) => {
+                    return started
+                        .map(|_| fabrics)
+                        .map_err(|source| fabric_error(FabricName::Verbs, source));
+                }
             }
-            Some(reason) => note_no_verbs(config, &reason),
-            None => {}
+            fabrics.verbs = Some(started);
         }
         Ok(fabrics)
-    }
-
-    /// Listens for RDMA connections, at the number that TCP has in its own space of ports, with a
-    /// protection domain for each tenant. Gives what clients need to find the listener.
-    fn start_verbs(
-        &mut self,
-        config: &ServerConfig,
-        gate: &Arc<Gate>,
-        addr: SocketAddr,
-    ) -> io::Result<Vec<u8>> {
-        let limits = verbs::Limits {
-            max_endpoints: config.max_sessions,
-            credits: config.credits as usize,
-            max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
-            pending_handshakes: config.max_handshakes,
-            handshake_timeout_ms: config.handshake_timeout_ms,
-            path_mtu: config.rdma_mtu,
-            ..verbs::Limits::default()
-        };
-        let admission = Arc::clone(gate);
-        let tenants = config.all_tenants().len();
-        let port = addr.port();
-        let (listener, queues) =
-            verbs::Listener::start_domains(&config.rdma_device, port, limits, admission, tenants)?;
-        let blob = listener.blob(FABRIC_BLOB_MAX_BYTES);
-        self.verbs = Some(Arc::new(listener));
-        self.queues.extend(queues.into_iter().map(|queue| (FabricKind::Verbs, queue)));
-        Ok(blob)
     }
 
     fn start_shm(
@@ -144,6 +122,27 @@ impl Fabrics {
     }
 }
 
+/// Listens for RDMA connections, at the number that TCP has in its own space of ports, with a
+/// protection domain for each tenant.
+pub(crate) fn start_verbs(
+    config: &ServerConfig,
+    gate: &Arc<Gate>,
+    addr: SocketAddr,
+) -> io::Result<Started> {
+    let limits = verbs::Limits {
+        max_endpoints: config.max_sessions,
+        credits: config.credits as usize,
+        max_message_bytes: ONE_SIDED_MESSAGE_BYTES,
+        pending_handshakes: config.max_handshakes,
+        handshake_timeout_ms: config.handshake_timeout_ms,
+        path_mtu: config.rdma_mtu,
+        ..verbs::Limits::default()
+    };
+    let admission = Arc::clone(gate);
+    let (device, tenants) = (&config.rdma_device, config.all_tenants().len());
+    Ok(verbs::Listener::start_domains(device, addr.port(), limits, admission, tenants)?)
+}
+
 fn fabric_error(kind: FabricName, source: io::Error) -> StartError {
     StartError::Fabric { fabric: fabric_name(kind), source }
 }
@@ -173,6 +172,12 @@ fn is_absent(error: &io::Error) -> bool {
         Some(_) => false,
         None => error.kind() == io::ErrorKind::Unsupported,
     }
+}
+
+/// Whether trying again cannot help: libraries do not come while a process runs.
+pub(crate) fn is_final(error: &io::Error) -> bool {
+    let verbs = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(verbs, Some(VerbsError::Library { .. }))
 }
 
 #[cfg(test)]

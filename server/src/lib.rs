@@ -22,6 +22,7 @@ mod control;
 pub mod engine;
 mod fabrics;
 mod poller;
+mod rdma;
 mod rpc;
 pub mod server;
 mod session;

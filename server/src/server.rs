@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, shm, tcp, verbs};
+use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
@@ -18,6 +18,7 @@ use crate::control;
 use crate::engine::{Engine, EngineError, MemoryStatus};
 use crate::fabrics::{Fabrics, staging_bytes};
 use crate::poller::Poller;
+use crate::rdma::Rdma;
 use crate::rpc::Dispatcher;
 use crate::session::{self, Gate, Sessions};
 use crate::stats::{self, LogLimit, Stats};
@@ -80,9 +81,9 @@ pub(crate) struct Core {
     pub(crate) stats: Arc<Stats>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) tcp: Option<tcp::Acceptor>,
-    pub(crate) offers: Vec<FabricOffer>,
-    /// For its figures.
-    verbs: Option<Arc<verbs::Listener>>,
+    /// All but verbs.
+    offers: Vec<FabricOffer>,
+    pub(crate) rdma: Rdma,
     pub(crate) log_limit: LogLimit,
     /// Written while a table is dropped, read while one is opened or made.
     pub(crate) dropping: RwLock<()>,
@@ -90,15 +91,38 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The fabrics to tell a client of, in the order of the configuration.
+    pub(crate) fn offers(&self) -> Vec<FabricOffer> {
+        let of = |kind: &FabricName| match kind {
+            FabricName::Verbs => self.rdma.offer(),
+            kind => self.offers.iter().find(|offer| offer.kind == *kind).cloned(),
+        };
+        let mut offers: Vec<FabricOffer> = Vec::new();
+        for offer in self.config.fabrics.iter().filter_map(of) {
+            if offers.iter().all(|other| other.kind != offer.kind) {
+                offers.push(offer);
+            }
+        }
+        offers
+    }
+
+    /// The fabrics that clients can use now.
+    fn usable(&self) -> Vec<FabricName> {
+        let usable = |kind: &FabricName| *kind != FabricName::Verbs || self.rdma.is_there();
+        self.offers().iter().map(|offer| offer.kind).filter(usable).collect()
+    }
+
     /// All counters, by name, with the memory of those who may see them.
     pub(crate) fn stats(&self, memory: &MemoryStatus) -> Vec<(String, u64)> {
         let mut list = self.stats.list(&self.sessions.beats());
+        let usable = self.usable();
         for fabric in [FabricName::Shm, FabricName::Verbs, FabricName::Tcp] {
-            let offered = self.offers.iter().any(|offer| offer.kind == fabric);
+            let offered = usable.contains(&fabric);
             list.push((format!("fabric_{}_offered", fabric_name(fabric)), offered.into()));
         }
-        let verbs = self.verbs.as_ref().map_or_else(Vec::new, |listener| listener.figures());
-        list.extend(verbs.into_iter().map(|(name, value)| (format!("verbs_{name}"), value)));
+        list.extend(
+            self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
+        );
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
         if let Some((user_ms, system_ms)) = stats::cpu_ms() {
             list.push(("process_cpu_user_ms".to_owned(), user_ms));
@@ -129,7 +153,6 @@ struct Running {
     control: JoinHandle<()>,
     pollers: Vec<(Arc<dyn CompletionQueue>, JoinHandle<()>)>,
     shm: Option<shm::Listener>,
-    verbs: Option<Arc<verbs::Listener>>,
 }
 
 impl Server {
@@ -157,7 +180,7 @@ impl Server {
         let core = Arc::new(Core {
             tcp: fabrics.tcp.take(),
             offers: std::mem::take(&mut fabrics.offers),
-            verbs: fabrics.verbs.clone(),
+            rdma: Rdma::new(addr, fabrics.verbs.take()),
             config,
             tenants,
             sessions,
@@ -180,7 +203,7 @@ impl Server {
     /// The fabrics that it offers, in the order of the configuration: verbs only where it works.
     #[must_use]
     pub fn fabrics(&self) -> Vec<FabricName> {
-        self.core.offers.iter().map(|offer| offer.kind).collect()
+        self.core.usable()
     }
 
     /// The storage engine of its default tenant, for tests and embedding.
@@ -223,9 +246,7 @@ impl Server {
         if let Some(shm) = running.shm {
             shm.stop();
         }
-        if let Some(verbs) = running.verbs {
-            verbs.stop();
-        }
+        self.core.rdma.stop();
         tracing::info!(addr = %self.addr, "server stopped");
     }
 }
@@ -236,7 +257,7 @@ impl Drop for Server {
     }
 }
 
-fn join(thread: JoinHandle<()>, name: &str) {
+pub(crate) fn join(thread: JoinHandle<()>, name: &str) {
     if thread.join().is_err() {
         tracing::error!(name, "a thread of the server has panicked");
     }
@@ -299,6 +320,36 @@ fn listen(runtime: &tokio::runtime::Runtime, text: &str) -> Result<TcpListener, 
     attempt().map_err(|source| listen_error(text, source))
 }
 
+/// A thread that serves a queue until it is told to stop.
+pub(crate) fn start_poller(
+    core: &Core,
+    kind: FabricKind,
+    cq: Arc<dyn CompletionQueue>,
+    fetch_bytes: usize,
+    stopping: Arc<AtomicBool>,
+) -> std::io::Result<JoinHandle<()>> {
+    let is_shm = kind == FabricKind::Shm;
+    let one_sided = kind != FabricKind::Tcp;
+    let poller = Poller {
+        cq,
+        dispatcher: Dispatcher {
+            stats: Arc::clone(&core.stats),
+            value_max_bytes: core.config.value_max_bytes,
+        },
+        sessions: Arc::clone(&core.sessions),
+        stopping,
+        kind,
+        credits: core.config.credits as usize,
+        staging_bytes: if one_sided { staging_bytes(&core.config) } else { 0 },
+        blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
+        pool: BufferPool::new(),
+        fetch_bytes,
+        spin: Duration::from_micros(core.config.spin_us),
+        sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
+    };
+    std::thread::Builder::new().name(format!("poll-{kind}")).spawn(move || poller.run())
+}
+
 fn run(
     core: &Arc<Core>,
     runtime: tokio::runtime::Runtime,
@@ -307,32 +358,13 @@ fn run(
 ) -> std::io::Result<Running> {
     let stopping = Arc::new(AtomicBool::new(false));
     let mut pollers = Vec::new();
-    let kinds: Vec<_> = fabrics.queues.iter().map(|(kind, _)| *kind).collect();
-    let pollers_of = |kind| kinds.iter().filter(|one| **one == kind).count().max(1);
     for (kind, cq) in fabrics.queues {
-        let is_shm = kind == FabricKind::Shm;
-        let one_sided = kind != FabricKind::Tcp;
-        let poller = Poller {
-            cq: Arc::clone(&cq),
-            dispatcher: Dispatcher {
-                stats: Arc::clone(&core.stats),
-                value_max_bytes: core.config.value_max_bytes,
-            },
-            sessions: Arc::clone(&core.sessions),
-            stopping: Arc::clone(&stopping),
-            kind,
-            credits: core.config.credits as usize,
-            staging_bytes: if one_sided { staging_bytes(&core.config) } else { 0 },
-            blocked_max: Duration::from_millis(u64::from(core.config.session_lease_ms)),
-            pool: BufferPool::new(),
-            fetch_bytes: core.config.rendezvous_bytes / pollers_of(kind),
-            spin: Duration::from_micros(core.config.spin_us),
-            sleep: if is_shm { SHM_SLEEP } else { TCP_SLEEP },
-        };
-        let thread =
-            std::thread::Builder::new().name(format!("poll-{kind}")).spawn(move || poller.run())?;
+        let fetch_bytes = core.config.rendezvous_bytes;
+        let (queue, stopping) = (Arc::clone(&cq), Arc::clone(&stopping));
+        let thread = start_poller(core, kind, queue, fetch_bytes, stopping)?;
         pollers.push((cq, thread));
     }
+    core.rdma.run(core)?;
     let (stop, stopped) = watch::channel(false);
     let for_control = Arc::clone(core);
     let control = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
@@ -340,5 +372,5 @@ fn run(
         // Connections see the same signal; what does not end in time is cut off.
         runtime.shutdown_timeout(CONTROL_STOP);
     })?;
-    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm, verbs: fabrics.verbs })
+    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm })
 }

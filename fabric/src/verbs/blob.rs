@@ -9,6 +9,8 @@
 //! | 1 | path MTU, as devices number them, 0 = any |
 //! | 1 | number of addresses, at least 1 |
 //! | | each: 4 or 6, then 4 or 16 bytes of address |
+//!
+//! Or, when there is none now: a 0, and why, in UTF-8.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,8 +18,32 @@ use super::hello::Hello;
 use super::mtu::PathMtu;
 
 const VERSION: u8 = 1;
+/// In place of a version.
+const NONE_NOW: u8 = 0;
+/// Longest text of why there is none.
+const REASON_MAX_BYTES: usize = 200;
 /// Most addresses of one listener.
 pub(super) const MAX_ADDRESSES: usize = 16;
+
+/// What clients are told instead of where a listener is: that there is none now, and why. At most
+/// 201 bytes.
+#[must_use]
+pub fn none_now(reason: &str) -> Vec<u8> {
+    let mut end = reason.len().min(REASON_MAX_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut bytes = vec![NONE_NOW];
+    bytes.extend_from_slice(&reason.as_bytes()[..end]);
+    bytes
+}
+
+/// Why there is no listener now, if that is what the bytes say.
+pub(super) fn why_none(bytes: &[u8]) -> Option<String> {
+    let (&NONE_NOW, reason) = bytes.split_first()? else { return None };
+    let reason = String::from_utf8_lossy(&reason[..reason.len().min(REASON_MAX_BYTES)]);
+    Some(reason.chars().filter(|c| !c.is_control()).collect())
+}
 
 /// Where a listener can be reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,6 +163,18 @@ mod tests {
         let addresses = ["10.77.0.1", "fd77::1", "fe80::1"];
         let addresses = addresses.map(|text| text.parse().expect(text)).to_vec();
         Blob { hello: HELLO, port: 18515, path_mtu: MTU, addresses }
+    }
+
+    #[test]
+    fn there_may_be_none_and_a_reason() {
+        let none = none_now("the device is lost");
+        assert_eq!(why_none(&none).as_deref(), Some("the device is lost"));
+        assert!(Blob::decode(&none).is_err(), "an older client says that it does not know it");
+        let long = none_now(&"ß".repeat(150));
+        assert_eq!(why_none(&long), Some("ß".repeat(100)));
+        assert_eq!(why_none(b"\0a\x1bb\xff"), Some("ab\u{fffd}".to_owned()));
+        assert_eq!(why_none(&[]), None);
+        assert_eq!(why_none(&[VERSION, 1]), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::blob::Blob;
+use super::blob::{Blob, why_none};
 use super::choose::{Choice, Options, choose, gid_table, is_link_local};
 use super::endpoint::{Link, Side};
 use super::ffi::cm::{Event, Happened, Id, Params};
@@ -64,6 +64,9 @@ pub enum ConnectError {
     /// This host cannot use RDMA at all, or not as was asked for.
     #[error(transparent)]
     Host(#[from] VerbsError),
+    /// The server has no listener now.
+    #[error("the server has no RDMA now: {0}")]
+    NoneNow(String),
     /// The server said no.
     #[error("the server refused: {0}")]
     Refused(String),
@@ -126,6 +129,9 @@ pub fn connect(
     timeout: Duration,
     options: &ConnectOptions,
 ) -> Result<Connected, ConnectError> {
+    if let Some(reason) = why_none(blob) {
+        return Err(ConnectError::NoneNow(reason));
+    }
     let blob = Blob::decode(blob).map_err(ConnectError::Malformed)?;
     let end = Instant::now() + timeout.min(MAX_TIMEOUT);
     let watcher = watcher()?;

@@ -104,7 +104,8 @@ impl Listener {
         let port = listening.local_addr().map_or(port, |addr| addr.port());
         let domain = |_| Queue::new(&Pd::new(&device)?, limits.of_queue());
         let queues: Vec<_> = (0..domains.max(1)).map(domain).collect::<Result<_, _>>()?;
-        let watching = Arc::new(Watching { queues: queues.iter().map(Arc::downgrade).collect() });
+        let watched = queues.iter().map(Arc::downgrade).collect();
+        let watching = Arc::new(Watching { queues: watched, lost: AtomicBool::new(false) });
         let concerned: Weak<dyn Concerned> = Arc::<Watching>::downgrade(&watching);
         watcher()?.watch(&device, concerned)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -153,6 +154,13 @@ impl Listener {
         let addresses = self.choice.addresses.clone();
         Blob { hello: self.hello, port: self.port, path_mtu: self.path_mtu, addresses }
             .encode(max_bytes)
+    }
+
+    /// Whether the device is lost: nobody can connect any more then. Another listener is needed
+    /// when it is back.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.watching.lost.load(Ordering::Acquire)
     }
 
     /// What there is to count: names, units last, and values.
@@ -221,10 +229,14 @@ fn listen(channel: &Arc<Channel>, only: Option<SocketAddr>, port: u16) -> Result
 /// Passes on what happens to the device.
 struct Watching {
     queues: Vec<Weak<Queue>>,
+    lost: AtomicBool,
 }
 
 impl Concerned for Watching {
     fn device_event(&self, event: &DeviceEvent) {
+        if event.what == Affair::DeviceFatal {
+            self.lost.store(true, Ordering::Release);
+        }
         for queue in self.queues.iter().filter_map(Weak::upgrade) {
             tell(&queue, event);
         }

@@ -45,6 +45,7 @@ mod table;
 mod watch;
 mod worker;
 
+pub use blob::none_now;
 pub use choose::Options;
 pub use connect::{ConnectError, ConnectOptions, Connected, check_choice, connect};
 pub use ffi::device::{Gid, GidKind};

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-use super::ffi::cm::{Channel, Event};
+use super::ffi::cm::{Channel, Event, Happened};
 use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::{Affair, DeviceEvent};
@@ -229,6 +229,15 @@ impl Watcher {
         }
     }
 
+    /// The device whose own id has this token goes away.
+    fn removed(&self, token: u64) {
+        let devices = self.living_devices();
+        if let Some(device) = devices.iter().find(|device| device.anchor_token() == Some(token)) {
+            let name = "it was removed".to_owned();
+            self.tell(device, &DeviceEvent { what: Affair::DeviceFatal, name });
+        }
+    }
+
     fn living_devices(&self) -> Vec<Arc<Device>> {
         let mut devices = self.devices.lock();
         devices.retain(|watched| watched.device.strong_count() > 0);
@@ -241,6 +250,9 @@ impl Watcher {
             let mailbox = self.mailboxes.lock().get(&event.token).cloned();
             match mailbox {
                 Some(mailbox) => mailbox.put(event),
+                None if matches!(event.happened, Happened::DeviceRemoved) => {
+                    self.removed(event.token);
+                }
                 None => tracing::debug!(?event, "of a connection that nobody waits for"),
             }
         }

@@ -50,7 +50,7 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         credits: config.credits,
         value_max_bytes: config.value_max_bytes as u32,
         ticket: opened.ticket,
-        fabrics: core.offers.clone(),
+        fabrics: core.offers(),
     };
     tracing::info!(session = session.id, ?tenant, resumed = opened.resumed, "session opened");
     Ok(Greeted::Control { welcome: Box::new(welcome), session, control })

@@ -10,7 +10,7 @@
 //! | `verbs` | what a session can ask for |
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onesided_protocol::control::ToClient;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
@@ -83,7 +83,7 @@ fn admit(
     let _gone_already = stream.try_write(&frame::encode(&full));
 }
 
-/// The clock in the catalog, the leases, and entries whose time is over.
+/// The clock in the catalog, the leases, entries whose time is over, and the RDMA device.
 async fn tick(core: Arc<Core>) {
     let lease = Duration::from_millis(u64::from(core.config.session_lease_ms));
     let mut every = tokio::time::interval(TICK.min(lease / 4));
@@ -91,6 +91,10 @@ async fn tick(core: Arc<Core>) {
     loop {
         every.tick().await;
         core.tenants.engines().for_each(|engine| engine.tick());
+        if core.rdma.needs_tending(Instant::now()) {
+            let core = Arc::clone(&core);
+            let _stopped = tokio::task::spawn_blocking(move || core.rdma.tend(&core)).await;
+        }
         let expired = core.sessions.expired();
         let mut engines = core.tenants.engines();
         let tending = engines.any(|engine| engine.has_expiring() || engine.has_heat());

@@ -118,6 +118,11 @@ impl Device {
         Self { context, name, anchor: Some(anchor), libs }
     }
 
+    /// Token of the connection manager's id whose events are about the device itself.
+    pub(crate) fn anchor_token(&self) -> Option<u64> {
+        self.anchor.as_ref().map(Id::token)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
