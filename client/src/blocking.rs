@@ -168,9 +168,24 @@ impl Table {
     ///
     /// # Errors
     /// As there.
+    #[inline(always)]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
-        let key = key.as_ref();
-        match read::get_blocking(&self.inner.handle, key) {
+        match self.get_now(&key) {
+            Some(value) => Ok(Some(value)),
+            None => self.get_slowly(key.as_ref()),
+        }
+    }
+
+    /// The first look, once for each type of keys: the length of a key is part of some.
+    #[inline(never)]
+    fn get_now(&self, key: &impl AsRef<[u8]>) -> Option<Value> {
+        read::get_now(&self.inner.handle, key.as_ref())
+    }
+
+    /// [`Self::get`] after the first look.
+    #[inline(never)]
+    fn get_slowly(&self, key: &[u8]) -> Result<Option<Value>, Error> {
+        match read::get_posted(&self.inner.handle, key) {
             Some(value) => Ok(Some(value)),
             None => self.run(self.inner.get(key)),
         }

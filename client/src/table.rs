@@ -38,7 +38,7 @@ impl OpenTable {
     }
 
     /// Whether operations may use it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_usable(&self) -> bool {
         self.connection.is_alive() && !self.stale.load(Ordering::Relaxed)
     }
@@ -88,7 +88,7 @@ pub(crate) struct TableHandle {
 impl TableHandle {
     /// Calls `then` with what the current connection knows, if it is usable. Cheap enough for
     /// every GET: no lock, no count, no fence.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_now<T>(
         &self,
         then: impl FnOnce(&OpenTable, &mut Own) -> Option<T>,

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use onesided_protocol::layout::entry::EntryHeader;
+use onesided_protocol::layout::entry::{EntryHeader, HEADER_BYTES};
 
-use crate::short::Short;
+use crate::room::Room;
 
 /// The token of compare-and-set: never the same twice for a key.
 pub type Version = u64;
@@ -39,18 +39,8 @@ impl Meta {
 
 /// A value and what the server knows about it.
 pub struct Value {
-    image: Image,
-    /// Where in the image its bytes begin. What was READ is not copied again: header and key may
-    /// come first.
-    start: u32,
-    meta: Meta,
-}
-
-/// Ends with the value.
-enum Image {
-    /// And its length.
-    Short(Short, u32),
-    Long(Vec<u8>),
+    /// Where header and bytes are; ends with the value.
+    room: Room,
 }
 
 impl Value {
@@ -61,87 +51,112 @@ impl Value {
     }
 
     pub(crate) fn new(bytes: Vec<u8>, meta: Meta) -> Self {
-        Self { image: Image::Long(bytes), start: 0, meta }
+        Self::long(bytes, 0, meta)
     }
 
-    /// The value in the image of a whole entry, which was judged to be one.
-    #[inline]
+    /// The value in the image of a whole entry, which was judged to be one. It is not copied again:
+    /// header and key stay before it.
     pub(crate) fn in_entry(mut image: Vec<u8>, header: &EntryHeader) -> Self {
         image.truncate(header.len_bytes());
-        Self::within(Image::Long(image), header)
+        Self::long(image, header.value_offset(), Meta::of(header))
     }
 
-    /// As [`Self::in_entry`], of a short one.
+    /// As [`Self::in_entry`], of a short one without flags, which the lines of the room hold.
     #[inline(always)]
-    pub(crate) fn in_short(image: Short, header: &EntryHeader) -> Self {
-        // A short one's length.
-        let end = header.len_bytes() as u32;
-        Self::within(Image::Short(image, end), header)
+    pub(crate) fn in_room(room: Room) -> Self {
+        Self { room }
+    }
+
+    /// The rest of `image` from `start`.
+    fn long(image: Vec<u8>, start: usize, meta: Meta) -> Self {
+        let Meta { version, user_flags, expiry_s } = meta;
+        // Key and value of no length: without an image it is an empty entry.
+        let header = EntryHeader { version, user_flags, expiry_s, ..Default::default() };
+        let [version, lens, times] = header.to_words();
+        let mut room = Room::take();
+        if let Some(body) = room.body_mut() {
+            let words = [start as u64, version, lens, times].map(u64::to_le_bytes);
+            body.lines[0][..4].copy_from_slice(&words);
+            body.long = image;
+        }
+        Self { room }
+    }
+
+    /// A word of the header; word 0 is where a long value begins in its image.
+    #[inline(always)]
+    fn word(&self, word: usize) -> u64 {
+        self.room.body().map_or(0, |body| u64::from_le_bytes(body.lines[0][word]))
     }
 
     #[inline(always)]
-    fn within(image: Image, header: &EntryHeader) -> Self {
-        // At most a header and a key, of 64 KiB.
-        Self { image, start: header.value_offset() as u32, meta: Meta::of(header) }
+    fn header(&self) -> EntryHeader {
+        EntryHeader::from_words([self.word(1), self.word(2), self.word(3)])
     }
 
     /// Its bytes.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        let bytes = match &self.image {
-            Image::Short(short, end) => short.bytes().get(self.start as usize..*end as usize),
-            Image::Long(long) => long.get(self.start as usize..),
+        let Some(body) = self.room.body() else { return &[] };
+        let bytes = if body.long.is_empty() {
+            let header = self.header();
+            let start = HEADER_BYTES + usize::from(header.key_len);
+            let lines = body.lines.as_flattened().as_flattened();
+            lines.get(start..start + header.value_len as usize)
+        } else {
+            body.long.get(self.word(0) as usize..)
         };
         bytes.unwrap_or_default()
     }
 
     /// Its bytes, owned.
     #[must_use]
-    pub fn into_vec(self) -> Vec<u8> {
-        match self.image {
-            Image::Short(..) => self.bytes().to_vec(),
-            Image::Long(mut long) => {
-                long.drain(..self.start as usize);
+    pub fn into_vec(mut self) -> Vec<u8> {
+        let start = self.word(0) as usize;
+        match self.room.body_mut() {
+            Some(body) if !body.long.is_empty() => {
+                let mut long = std::mem::take(&mut body.long);
+                long.drain(..start.min(long.len()));
                 long
             }
+            _ => self.bytes().to_vec(),
         }
     }
 
     /// Its version.
     #[must_use]
     pub fn version(&self) -> Version {
-        self.meta.version
+        self.header().version
     }
 
     /// The user's own flags.
     #[must_use]
     pub fn user_flags(&self) -> u32 {
-        self.meta.user_flags
+        self.header().user_flags
     }
 
     /// When it expires on the server's clock; `None` = never.
     #[must_use]
     pub fn expires_at(&self) -> Option<SystemTime> {
-        self.meta.expires_at()
+        self.meta().expires_at()
     }
 
     /// All that the server knows about it.
     #[must_use]
     pub fn meta(&self) -> Meta {
-        self.meta
+        Meta::of(&self.header())
     }
 
     /// Second of Unix time at which it expires; 0 = never.
     #[must_use]
     pub fn expiry_s(&self) -> u32 {
-        self.meta.expiry_s
+        self.header().expiry_s
     }
 }
 
 impl Clone for Value {
     fn clone(&self) -> Self {
-        Self::new(self.bytes().to_vec(), self.meta)
+        Self::new(self.bytes().to_vec(), self.meta())
     }
 }
 
@@ -167,7 +182,7 @@ impl PartialEq<[u8]> for Value {
 
 impl PartialEq for Value {
     fn eq(&self, other: &Self) -> bool {
-        self.bytes() == other.bytes() && self.meta == other.meta
+        self.bytes() == other.bytes() && self.meta() == other.meta()
     }
 }
 
@@ -177,9 +192,9 @@ impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")
             .field("len_bytes", &self.len())
-            .field("version", &self.meta.version)
-            .field("user_flags", &self.meta.user_flags)
-            .field("expiry_s", &self.meta.expiry_s)
+            .field("version", &self.version())
+            .field("user_flags", &self.user_flags())
+            .field("expiry_s", &self.expiry_s())
             .finish_non_exhaustive()
     }
 }
@@ -198,12 +213,24 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_value_is_empty() {
+        for value in [Value::from_bytes(Vec::new(), 7, 8, 9), Value::from_bytes(vec![], 7, 8, 9)] {
+            assert_eq!((value.bytes(), value.meta().version), (b"".as_slice(), 7));
+            assert_eq!((value.user_flags(), value.expiry_s()), (8, 9));
+            assert_eq!(value.into_vec(), b"");
+        }
+    }
+
+    #[test]
     fn a_value_in_an_entry_is_only_the_value() {
         let header = EntryHeader { version: 3, value_len: 2, key_len: 1, ..Default::default() };
-        let image = [[9; 32].as_slice(), b"kvw", &[7; 29]].concat();
-        let mut short = Short::take();
-        short.lines_mut()[0] = *image.as_chunks().0.first_chunk().expect("a line");
-        for value in [Value::in_entry(image, &header), Value::in_short(short, &header)] {
+        let [version, lens, times] = header.to_words();
+        let words = [0, version, lens, times].map(u64::to_le_bytes);
+        let image = [words.as_flattened(), b"kvw", &[7; 29]].concat();
+        let mut room = Room::take();
+        room.body_mut().expect("there").lines[0] =
+            *image.as_chunks().0.first_chunk().expect("a line");
+        for value in [Value::in_entry(image, &header), Value::in_room(room)] {
             assert_eq!((value.bytes(), value.version()), (b"vw".as_slice(), 3));
             assert_eq!(value.clone(), value);
             assert_eq!(value.into_vec(), b"vw");

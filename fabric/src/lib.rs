@@ -35,7 +35,9 @@ pub use endpoint::{
     Wait,
 };
 pub use loads::Loads;
-pub use mem::{AccessError, HUGE_PAGE_BYTES, Line, Memory, high_halves_match};
+pub use mem::{
+    AccessError, Fold, HUGE_PAGE_BYTES, Line, Memory, carryless_fold, high_halves_match,
+};
 pub use policy::Rdma;
 pub use registrations::Span;
 pub use work::{

@@ -28,6 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
 
+pub use fold::{Fold, carryless_fold};
 pub use lines::high_halves_match;
 pub use pages::HUGE_PAGE_BYTES;
 
@@ -544,6 +545,7 @@ impl Drop for Memory {
 }
 
 pub(crate) mod block;
+pub(crate) mod fold;
 mod lines;
 mod pages;
 #[cfg(test)]

@@ -7,8 +7,9 @@
 #![allow(unreachable_pub, reason = "a library for the fuzzer, a module for the test")]
 
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::{ChecksumKey, entry_checksum};
 use onesided_protocol::control::{PeerVersions, ToClient, ToServer};
-use onesided_protocol::hash::{entry_checksum, top_bits};
+use onesided_protocol::hash::top_bits;
 use onesided_protocol::layout::catalog::{CatalogHeader, DirectoryWord, RegionRecord, TableRecord};
 use onesided_protocol::layout::entry::{COVERED_FROM, EntryHeader, HEADER_BYTES, Verdict, judge};
 use onesided_protocol::layout::line::{self, LineHeader};
@@ -104,7 +105,7 @@ fn header_of(read: &[u8]) -> Option<EntryHeader> {
 }
 
 fn check_verdict(secret: u64, addr: LogAddr, read: &[u8], key: &[u8]) -> Verdict {
-    let verdict = judge(secret, addr, read, key);
+    let verdict = judge(&ChecksumKey::new(secret, None), addr, read, key);
     let header = match verdict {
         Verdict::Hit(header) => {
             assert!(!header.is_large() && header.len_bytes() <= read.len());

@@ -1,19 +1,10 @@
-//! Key hash and entry checksum. Both are XXH3 with 64 bits of output and a seed, as its authors
-//! specify it; docs/PROTOCOL.md has vectors, so that nothing depends on the crate used here.
-//!
-//! Why XXH3 and not a CRC: on the read path what counts is how many instructions stand between
-//! two cache misses. Beside CRC-64 and CRC32-C it was the cheapest of what has a public
-//! specification (docs/BENCHMARKS.md).
+//! Key hash: XXH3 with 64 bits of output and a seed, as its authors specify it; docs/PROTOCOL.md
+//! has vectors, so that nothing depends on the crate used here. (The checksum:
+//! [`crate::checksum`].)
 
 use twox_hash::XxHash3_64;
 
-use crate::layout::addr::LogAddr;
 use crate::layout::line::BUCKETS;
-
-/// Spreads an address over the seed: 2^64 divided by the golden ratio.
-const ADDRESS_FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The low 62 bits: what a state word has room for.
-pub const CHECKSUM_MASK: u64 = (1 << 62) - 1;
 
 /// Hash of a key in one table.
 ///
@@ -28,10 +19,15 @@ pub struct KeyHash(pub u64);
 
 impl KeyHash {
     /// The hash of `key` in the table whose hash seed is `seed`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn of(seed: u64, key: &[u8]) -> Self {
-        Self(XxHash3_64::oneshot_with_seed(seed, key))
+        match (key.first_chunk::<8>(), key.last_chunk::<8>()) {
+            (Some(first), Some(last)) if key.len() > 8 && key.len() <= 16 => {
+                Self(xxh3_9_to_16(seed, *first, *last, key.len()))
+            }
+            _ => Self(xxh3(seed, key)),
+        }
     }
 
     /// The 32 bits from which the directory takes its index.
@@ -70,12 +66,23 @@ pub fn top_bits(prefix: u32, depth: u8) -> u32 {
     if depth == 0 { 0 } else { prefix >> (32 - u32::from(depth.min(32))) }
 }
 
-/// The 62-bit checksum of an entry at `addr`: XXH3 over `covered` (bytes 8 to the end of the
-/// entry, or to the end of the key for a large one), seeded with the table's secret and the
-/// address; its low 62 bits.
-#[inline]
-#[must_use]
-pub fn entry_checksum(secret: u64, addr: LogAddr, covered: &[u8]) -> u64 {
-    let seed = secret ^ addr.get().wrapping_mul(ADDRESS_FACTOR);
-    XxHash3_64::oneshot_with_seed(seed, covered) & CHECKSUM_MASK
+#[inline(never)]
+fn xxh3(seed: u64, key: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, key)
+}
+
+/// XXH3 of 9 to 16 bytes, of which these are the first and the last 8, in few instructions: on the
+/// read path they stand between two cache misses.
+#[inline(always)]
+fn xxh3_9_to_16(seed: u64, first: [u8; 8], last: [u8; 8], len: usize) -> u64 {
+    /// Words 3 to 6 of the default secret, by pairs, byte by byte.
+    const FIRST_SECRET: u64 = 0x7240_A4A4_B7B3_671F ^ 0xCB79_E64E_CCC0_E578;
+    const LAST_SECRET: u64 = 0x825A_D07D_CCFF_7221 ^ 0xB808_4674_F743_248E;
+    let first = u64::from_le_bytes(first) ^ FIRST_SECRET.swap_bytes().wrapping_add(seed);
+    let last = u64::from_le_bytes(last) ^ LAST_SECRET.swap_bytes().wrapping_sub(seed);
+    let product = u128::from(first) * u128::from(last);
+    let folded = product as u64 ^ (product >> 64) as u64;
+    let sum = (len as u64).wrapping_add(first.swap_bytes()).wrapping_add(last).wrapping_add(folded);
+    let mixed = (sum ^ (sum >> 37)).wrapping_mul(0x1656_6791_9E37_79F9);
+    mixed ^ (mixed >> 32)
 }

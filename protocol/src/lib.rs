@@ -6,7 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`limits`] | every bound, in one place |
-//! | [`hash`] | key hash, its parts, and the entry checksum: specified by value |
+//! | [`hash`] | key hash and its parts: specified by value |
+//! | [`checksum`] | the checksum of entries, likewise |
 //! | [`layout`] | catalog, directory, line header, slot, entry, state word |
 //! | [`control`] | the control connection: hello, heartbeat, table administration |
 //! | [`rpc`] | requests and answers on the data path |
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 pub mod codec;
 pub mod control;
 pub mod hash;

@@ -3,7 +3,7 @@
 /// Default port of the server's control and tcp connections.
 pub const DEFAULT_PORT: u16 = 7411;
 /// Version of the memory layout: catalog, index, log. Another one is refused at hello.
-pub const LAYOUT_VERSION: u16 = 1;
+pub const LAYOUT_VERSION: u16 = 2;
 /// Oldest version of the messages that this build speaks.
 pub const WIRE_VERSION_MIN: u16 = 1;
 /// Newest version of the messages that this build speaks.

@@ -4,6 +4,7 @@ mod common;
 
 use common::{assert_hex, hex};
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::layout::catalog::{CatalogHeader, DirectoryWord, RegionRecord, TableRecord};
 use onesided_protocol::layout::entry::{
     EntryHeader, FLAG_COUNTER, FLAG_LARGE, Verdict, judge, prefix_bytes,
@@ -16,19 +17,23 @@ use zerocopy::{FromBytes, IntoBytes};
 const SECRET: u64 = 0xFEED_FACE_CAFE_BEEF;
 
 /// Region 3, 256 bytes from its start: 3 << 22 | 16.
+fn sums(secret: u64) -> ChecksumKey {
+    ChecksumKey::new(secret, None)
+}
+
 fn addr() -> LogAddr {
     LogAddr::new(3, 256)
 }
 
 const CATALOG_HEADER: &str = "
     4f4e455349444544  # magic: ONESIDED
-    0100 000000000000  # layout version 1, reserved
+    0200 000000000000  # layout version 2, reserved
     eeffc000efbeadde  # incarnation
     1500000000000000  # clock
     02000000 00000000  # regions, reserved
     0900000000000000  # epoch
     0000000000000000  # reserved
-    03d8907b8ce6a2ac  # checksum";
+    dabe3425fee8c3c9  # checksum";
 
 #[test]
 fn catalog_header() {
@@ -207,7 +212,7 @@ fn state_words() {
 }
 
 const SMALL_ENTRY: &str = "
-    ca1d5a39211f3950  # committed
+    f8a105492c13d243  # committed
     8877665544332211  # version
     05000000 0300 0000  # lengths of value and key, flags
     3d4c5b6a d4c3b2a1  # expiry, user flags
@@ -225,7 +230,7 @@ fn small_entry() {
         expiry_s: 0x6A5B_4C3D,
         user_flags: 0xA1B2_C3D4,
     };
-    assert_eq!(judge(SECRET, addr(), &bytes, b"key"), Verdict::Hit(header));
+    assert_eq!(judge(&sums(SECRET), addr(), &bytes, b"key"), Verdict::Hit(header));
     assert_eq!(&bytes[header.value_offset()..header.len_bytes()], b"value");
     assert_eq!((header.len_bytes(), header.padded_bytes()), (40, 48));
     assert_hex(
@@ -233,13 +238,13 @@ fn small_entry() {
         &prefix_bytes(&header, 99, b"key"),
         "0000000000000000 8877665544332211 05000000 0300 0000 3d4c5b6a d4c3b2a1 6b6579",
     );
-    assert_eq!(judge(SECRET, addr(), &bytes, b"kez"), Verdict::OtherKey);
-    assert_eq!(judge(SECRET ^ 1, addr(), &bytes, b"key"), Verdict::Unproven);
-    assert_eq!(judge(SECRET, LogAddr::new(3, 272), &bytes, b"key"), Verdict::Unproven);
+    assert_eq!(judge(&sums(SECRET), addr(), &bytes, b"kez"), Verdict::OtherKey);
+    assert_eq!(judge(&sums(SECRET ^ 1), addr(), &bytes, b"key"), Verdict::Unproven);
+    assert_eq!(judge(&sums(SECRET), LogAddr::new(3, 272), &bytes, b"key"), Verdict::Unproven);
 }
 
 const LARGE_ENTRY: &str = "
-    61f5c090e366d97c  # committed
+    2b463b708e677663  # committed
     8877665544332211  # version
     01400000 0300 0100  # lengths of value (16,385) and key, flags: large
     00000000 00000000  # expiry, user flags
@@ -257,8 +262,8 @@ fn large_entry() {
         expiry_s: 0,
         user_flags: 0,
     };
-    let state = 0x7CD9_66E3_90C0_F561;
-    assert_eq!(judge(SECRET, addr(), &bytes, b"key"), Verdict::Large { header, state });
+    let state = 0x6376_678E_703B_462B;
+    assert_eq!(judge(&sums(SECRET), addr(), &bytes, b"key"), Verdict::Large { header, state });
     assert_eq!((header.value_offset(), header.padded_bytes()), (43, 16_432));
     let prefix = prefix_bytes(&header, 0x0102_0304_0506_0708, b"key");
     assert_hex(
@@ -270,7 +275,7 @@ fn large_entry() {
     for byte in 8..bytes.len() {
         let mut other = bytes.clone();
         other[byte] ^= 1;
-        let verdict = judge(SECRET, addr(), &other, b"key");
+        let verdict = judge(&sums(SECRET), addr(), &other, b"key");
         assert_eq!(verdict, Verdict::Unproven, "byte {byte}");
     }
 }

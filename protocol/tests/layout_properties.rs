@@ -1,7 +1,7 @@
 //! Size classes, and what [`judge`] must and must never say.
 
 use onesided_protocol::LogAddr;
-use onesided_protocol::hash::entry_checksum;
+use onesided_protocol::checksum::{ChecksumKey, entry_checksum};
 use onesided_protocol::layout::entry::{
     self, COVERED_FROM, EntryHeader, FLAG_LARGE, Verdict, first_read_bytes, judge_plain,
     prefix_bytes,
@@ -96,20 +96,21 @@ fn entry(secret: u64, addr: LogAddr, key: &[u8], value: &[u8], append_number: u6
     };
     let mut bytes = prefix_bytes(&header, append_number, key);
     bytes.extend_from_slice(value);
-    let checksum = entry_checksum(secret, addr, &bytes[COVERED_FROM..header.covered_to()]);
     bytes.resize(header.padded_bytes(), 0);
+    let checksum = entry_checksum(secret, addr, &bytes[COVERED_FROM..header.covered_to()]);
     bytes[..8].copy_from_slice(&State::committed(checksum).to_le_bytes());
     Entry { secret, addr, key: key.to_vec(), header, bytes }
 }
 
 /// The verdict; what decides the common case must agree with it.
 fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
-    let verdict = entry::judge(secret, addr, bytes, key);
+    let sums = ChecksumKey::new(secret, None);
+    let verdict = entry::judge(&sums, addr, bytes, key);
     let plain = match verdict {
         Verdict::Hit(header) if header.flags == 0 => Some(header),
         _ => None,
     };
-    assert_eq!(judge_plain(secret, addr, bytes, key), plain);
+    assert_eq!(judge_plain(&sums, addr, bytes, key), plain);
     verdict
 }
 
@@ -250,7 +251,7 @@ proptest! {
     fn headers_come_back(words in any::<[u64; 3]>()) {
         let header = EntryHeader::from_words(words);
         prop_assert_eq!(header.to_words(), words);
-        prop_assert!(header.covered_to() <= header.len_bytes());
+        prop_assert!(header.covered_to() <= header.padded_bytes());
         prop_assert!(header.len_bytes() <= header.padded_bytes());
     }
 }

@@ -8,8 +8,9 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::entry_checksum;
 use onesided_protocol::control::{FabricName, PREAMBLE_MAGIC, ToClient, ToServer};
-use onesided_protocol::hash::{KeyHash, entry_checksum};
+use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::catalog::{self, CatalogHeader, RegionRecord, TableRecord};
 use onesided_protocol::layout::{entry, line, size_class};
 use onesided_protocol::rpc::{ErrorCode, Op, Request};

@@ -55,7 +55,7 @@ pub(crate) async fn get_many_posted<K: AsRef<[u8]>>(
     });
     for (entry, wanted) in read_all(io, entries.collect()).await? {
         let key = keys[wanted.index].as_ref();
-        if let Verdict::Hit(header) = judge(view.info.secret, wanted.what, &entry, key)
+        if let Verdict::Hit(header) = judge(&view.sums, wanted.what, &entry, key)
             && io.expired(header.expiry_s) == Expired::No
         {
             let bytes = bytes_of(&entry, &header).to_vec();

@@ -113,13 +113,15 @@ fn tail_line(segment: LogAddr, line: u8) -> Option<LogAddr> {
 /// 16,384 is left to the lookup.)
 #[inline(always)]
 pub(crate) fn any_match(bucket: &[u64; BUCKET_WORDS], hash: KeyHash) -> Option<Slot> {
-    const HIGH_SHIFT: u32 = FINGERPRINT_SHIFT - u32::BITS;
-    let found = high_halves_match::<HIGH_SHIFT>(bucket, u32::from(hash.fingerprint())) & SLOTS;
+    let found = high_halves_match::<HIGH_SHIFT>(bucket, u32::from(hash.fingerprint()));
+    let found = found & u32::from(SLOTS);
     (found != 0).then(|| Slot(bucket[found.trailing_zeros() as usize % BUCKET_WORDS]))
 }
 
+/// By how much the high half of a slot is shifted right to be its fingerprint.
+pub(super) const HIGH_SHIFT: u32 = FINGERPRINT_SHIFT - u32::BITS;
 /// Bits of the words of a bucket that are slots, not headers.
-const SLOTS: u32 = 0xFFFF & !(1 | 1 << LINE_WORDS);
+pub(super) const SLOTS: u16 = !(1 | 1 << LINE_WORDS);
 const _: () = assert!(BUCKET_WORDS == 16 && LINE_WORDS == 8);
 
 /// The slots among `words` that point and whose fingerprint is the hash's.

@@ -10,36 +10,57 @@ use onesided_fabric::{Line, Loads, Memory, RegionId};
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::{EntryHeader, first_read_bytes, judge_plain};
-use onesided_protocol::layout::line::{BUCKET_BYTES, BUCKET_WORDS, LINE_BYTES};
+use onesided_protocol::layout::line::{BUCKET_BYTES, LINE_BYTES};
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 
-use super::bucket::any_match;
+use super::bucket::{HIGH_SHIFT, SLOTS};
 use super::io::Io;
 use super::lookup::{Expired, bytes_of};
 use super::target::Target;
 use super::view::TableView;
-use crate::short::{SHORT_LINES, Short};
+use crate::room::{Room, SHORT_LINES};
 use crate::table::Own;
 use crate::value::{Meta, Value};
 
 const _: () = assert!(LINE_BYTES == size_of::<Line>());
 
-/// The value of `key`, if its bucket and entry say so at first sight.
+/// The value of `key`, if its bucket and entry say so at first sight. Inlined to where the length
+/// of the key may be known.
 #[inline(always)]
-pub(crate) fn get_now(io: &Io<'_>, view: &TableView, own: &mut Own, key: &[u8]) -> Option<Value> {
-    let loads = io.connection.loads()?;
+pub(crate) fn get_now(
+    loads: &Loads,
+    io: &Io<'_>,
+    view: &TableView,
+    own: &mut Own,
+    key: &[u8],
+) -> Option<Value> {
     let hash = view.hash(key);
-    let at = EntryRead::of(loads, slot_now(bucket_place(loads, view, hash)?, hash)?, key)?;
-    if at.lines > SHORT_LINES {
-        let value = long_entry_now(io, view, at, key)?;
-        own.sampler.note(hash);
-        return counts(loads, own, 1, at.read_bytes()).then_some(value);
+    let slot = slot_now(bucket_place(loads, view, hash)?, hash)?;
+    if usize::from(slot.class()) >= SHORT_LINES {
+        return get_long_now(*io, view, own, slot, hash, key);
     }
-    let (short, header) = short_entry_now(io, view, at, key)?;
+    let at = EntryRead::short(loads, slot)?;
+    let value = short_entry_now(io, view, at, key)?;
     own.sampler.note(hash);
-    // The value is made last, so that it is made where the caller wants it.
-    counts(loads, own, 1, at.read_bytes()).then(|| Value::in_short(short, &header))
+    counts(loads, own, 1, at.read_bytes()).then_some(value)
+}
+
+/// The rest of [`get_now`] where the entry is no short one.
+#[inline(never)]
+fn get_long_now(
+    io: Io<'_>,
+    view: &TableView,
+    own: &mut Own,
+    slot: Slot,
+    hash: KeyHash,
+    key: &[u8],
+) -> Option<Value> {
+    let loads = io.connection.loads()?;
+    let at = EntryRead::of(loads, slot, key)?;
+    let value = long_entry_now(&io, view, at, key)?;
+    own.sampler.note(hash);
+    counts(loads, own, 1, at.read_bytes()).then_some(value)
 }
 
 /// As [`get_now`]; the value goes into `target`.
@@ -130,12 +151,10 @@ fn bucket_place<'a>(
     Some((loads.region(RegionId(addr.region()))?, addr.offset_bytes()))
 }
 
-/// A slot that the bucket at this place has for this hash.
+/// A slot that the bucket at this place has for this hash: as [`super::bucket::any_match`].
 #[inline(always)]
 fn slot_now((memory, at): (&Memory, usize), hash: KeyHash) -> Option<Slot> {
-    let lines = memory.lines::<{ BUCKET_BYTES / LINE_BYTES }>(at)?;
-    let words: &[u64; BUCKET_WORDS] = lines.as_flattened().first_chunk()?;
-    any_match(words, hash)
+    memory.find_word::<HIGH_SHIFT>(at, u32::from(hash.fingerprint()), SLOTS).map(Slot)
 }
 
 /// The READ that a slot asks for.
@@ -159,10 +178,30 @@ impl<'a> EntryRead<'a> {
         Some(Self { memory: loads.region(RegionId(addr.region()))?, addr, lines })
     }
 
-    #[inline]
+    /// That of a slot whose class is below [`SHORT_LINES`].
+    #[inline(always)]
+    fn short(loads: &'a Loads, slot: Slot) -> Option<Self> {
+        // As `size_class::bytes`: classes are lines, from one line on.
+        let (addr, lines) = (slot.addr()?, usize::from(slot.class()) + 1);
+        Some(Self { memory: loads.region(RegionId(addr.region()))?, addr, lines })
+    }
+
+    #[inline(always)]
     fn read_bytes(&self) -> u64 {
         (BUCKET_BYTES + self.lines * LINE_BYTES) as u64
     }
+}
+
+/// The value of the short entry that a slot points at. (One whose class goes beyond the region's
+/// end is left to the lookup.)
+#[inline(always)]
+fn short_entry_now(io: &Io<'_>, view: &TableView, at: EntryRead<'_>, key: &[u8]) -> Option<Value> {
+    let mut room = Room::take();
+    let body = room.body_mut()?;
+    at.memory.lines_to(at.addr.offset_bytes(), body.lines.get_mut(..at.lines)?)?;
+    let image = body.lines.as_flattened().as_flattened().get(..at.lines * LINE_BYTES)?;
+    hit(io, view, at, image, key)?;
+    Some(Value::in_room(room))
 }
 
 /// The value of the entry that a slot points at, not in the caller's instruction stream.
@@ -171,23 +210,7 @@ fn entry_apart(io: &Io<'_>, view: &TableView, at: EntryRead<'_>, key: &[u8]) -> 
     if at.lines > SHORT_LINES {
         return long_entry_now(io, view, at, key);
     }
-    let (short, header) = short_entry_now(io, view, at, key)?;
-    Some(Value::in_short(short, &header))
-}
-
-/// The entry that a slot points at. (One whose class goes beyond the region's end is left to the
-/// lookup.)
-#[inline(always)]
-fn short_entry_now(
-    io: &Io<'_>,
-    view: &TableView,
-    at: EntryRead<'_>,
-    key: &[u8],
-) -> Option<(Short, EntryHeader)> {
-    let mut short = Short::take();
-    at.memory.lines_to(at.addr.offset_bytes(), short.lines_mut().get_mut(..at.lines)?)?;
-    let header = hit(io, view, at, short.bytes().get(..at.lines * LINE_BYTES)?, key)?;
-    Some((short, header))
+    short_entry_now(io, view, at, key)
 }
 
 /// As [`short_entry_now`], of any length.
@@ -208,6 +231,6 @@ fn hit(
     image: &[u8],
     key: &[u8],
 ) -> Option<EntryHeader> {
-    let header = judge_plain(view.info.secret, at.addr, image, key)?;
+    let header = judge_plain(&view.sums, at.addr, image, key)?;
     (io.expired(header.expiry_s) == Expired::No).then_some(header)
 }

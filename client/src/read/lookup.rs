@@ -181,7 +181,7 @@ impl Search<'_> {
             }
             let len_bytes = first_read_bytes(size_class::bytes(class), self.key.len());
             let Some(words) = self.io.read(addr, len_bytes).await? else { break };
-            match judge(self.view.info.secret, addr, words.as_bytes(), self.key) {
+            match judge(&self.view.sums, addr, words.as_bytes(), self.key) {
                 Verdict::Hit(header) => return self.hit(addr, header, words, target).await,
                 Verdict::Large { header, state } => {
                     return self.large(addr, header, state, target).await;

@@ -57,20 +57,18 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
 }
 
 /// The value of `key`, where a READ is a load and the first look decides.
-#[inline]
+#[inline(always)]
 pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
-    table.with_now(|open, own| fast::get_now(&open.io(), &open.view, own, key))
-}
-
-/// The value of `key`, for a thread that waits itself, where one READ decides.
-pub(crate) fn get_blocking(table: &TableHandle, key: &[u8]) -> Option<Value> {
     table.with_now(|open, own| {
         let io = open.io();
-        match io.connection.loads() {
-            Some(_) => fast::get_now(&io, &open.view, own, key),
-            None => posted::get(&open.connection, &io, &open.view, own, key),
-        }
+        fast::get_now(io.connection.loads()?, &io, &open.view, own, key)
     })
+}
+
+/// The value of `key`, for a thread that waits itself, where one READ decides and is no load.
+#[inline(never)]
+pub(crate) fn get_posted(table: &TableHandle, key: &[u8]) -> Option<Value> {
+    table.with_now(|open, own| posted::get(&open.connection, &open.io(), &open.view, own, key))
 }
 
 /// As [`get`], into the caller's buffer; `None` leaves it empty.

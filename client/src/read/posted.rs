@@ -16,7 +16,7 @@ use super::io::{Io, clamp};
 use super::lookup::{Expired, bytes_of};
 use super::view::TableView;
 use crate::core::Connection;
-use crate::short::{SHORT_LINES, Short};
+use crate::room::{Room, SHORT_LINES};
 use crate::stats::Counter;
 use crate::table::Own;
 use crate::value::{Meta, Value};
@@ -56,7 +56,7 @@ pub(super) fn get(
     };
     let addr = slot.addr()?;
     let entry = read(addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
-    let header = judge_plain(view.info.secret, addr, &entry, key)?;
+    let header = judge_plain(&view.sums, addr, &entry, key)?;
     if io.expired(header.expiry_s) != Expired::No {
         return None;
     }
@@ -72,7 +72,10 @@ fn value(entry: &[u8], header: &EntryHeader) -> Value {
     if entry.len() > SHORT_LINES * LINE_BYTES {
         return Value::new(bytes_of(entry, header).to_vec(), Meta::of(header));
     }
-    let mut short = Short::take();
-    short.bytes_mut()[..entry.len()].copy_from_slice(entry);
-    Value::in_short(short, header)
+    let mut room = Room::take();
+    if let Some(body) = room.body_mut() {
+        let lines = body.lines.as_flattened_mut().as_flattened_mut();
+        lines[..entry.len()].copy_from_slice(entry);
+    }
+    Value::in_room(room)
 }

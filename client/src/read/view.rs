@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use onesided_fabric::{Caps, RegionId, RemoteAddr};
+use onesided_fabric::{Caps, RegionId, RemoteAddr, carryless_fold};
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::control::TableInfo;
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::addr::UNIT_BYTES;
@@ -29,6 +30,8 @@ const WORDS_PER_READ: usize = 8192;
 /// a fence that would keep the processor from overlapping it with the next GET.
 pub(crate) struct TableView {
     pub(crate) info: TableInfo,
+    /// What its entries are checked with.
+    pub(crate) sums: ChecksumKey,
     pub(super) regions: Regions,
     /// The cache is to be filled ahead, and nobody has begun.
     to_prefill: AtomicBool,
@@ -80,6 +83,7 @@ impl TableView {
         };
         Self {
             info: info.clone(),
+            sums: ChecksumKey::new(info.secret, carryless_fold()),
             regions: Regions::new(),
             to_prefill: AtomicBool::new(options.prefill),
             maps: std::array::from_fn(|_| OnceLock::new()),
@@ -99,7 +103,7 @@ impl TableView {
         self.maps.get(usize::from(self.depth.load(Ordering::Acquire)))?.get()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(self.info.hash_seed, key)
     }

@@ -136,7 +136,7 @@ async fn entry_key(io: &Io<'_>, view: &TableView, slot: Slot) -> Result<Option<M
         let Some(key) = words.as_bytes().get(header.key_offset()..header.value_offset()) else {
             break;
         };
-        match judge(view.info.secret, addr, words.as_bytes(), key) {
+        match judge(&view.sums, addr, words.as_bytes(), key) {
             Verdict::Hit(header) | Verdict::Large { header, .. } => {
                 if io.expired(header.expiry_s) != Expired::Yes {
                     return Ok(Some(Met::Key(key.to_vec())));

@@ -11,30 +11,56 @@ use super::{Line, Memory};
 const ALIGN_BYTES: usize = 16;
 
 impl Memory {
-    /// `N` lines as words, which may belong to different moments; later reads happen after these.
-    /// `None` when they are not whole inside, or `at` is not a multiple of 16.
+    /// Of the sixteen words of two lines, of which bit i of `among` (the lowest: the first word)
+    /// allows word i, the first one whose high half, shifted right by `SHIFT`, is `wanted`. It is
+    /// looked for without a branch for each word, and then read again, alone: the answer may be any
+    /// word that stood there meanwhile. Later reads happen after these. `None` also when the lines
+    /// are not whole inside, or `at` is not a multiple of 16.
     #[inline(always)]
-    pub fn lines<const N: usize>(&self, at: usize) -> Option<[[u64; 8]; N]> {
-        self.check_lines(at, N)?;
-        let lines = std::array::from_fn(|i| self.line(at + i * size_of::<Line>()));
+    pub fn find_word<const SHIFT: u32>(&self, at: usize, wanted: u32, among: u16) -> Option<u64> {
+        self.check_lines(at, 2)?;
+        let found = self.matches::<SHIFT>(at, wanted) & u32::from(among);
+        if found == 0 {
+            return None;
+        }
+        // One of sixteen words: of the lines that were just checked.
+        let word = self.word(at + found.trailing_zeros() as usize * 8).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        Some(lines)
+        Some(word)
     }
 
-    /// As [`Self::lines`], as many as `into` has.
+    /// A bit for each word of two checked lines, as [`high_halves_match`].
+    #[inline(always)]
+    fn matches<const SHIFT: u32>(&self, at: usize, wanted: u32) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if self.wide_loads {
+            // SAFETY: R3: the caller checked that both lines are inside the mapping.
+            let from = unsafe { self.base.add(at) };
+            // SAFETY: R3: the second line.
+            let second = unsafe { from.add(size_of::<Line>()) };
+            // SAFETY: R1 and R3: valid and aligned for the whole line.
+            let first = unsafe { wide::vectors(from) };
+            // SAFETY: R1 and R3: as the first.
+            let second = unsafe { wide::vectors(second) };
+            // SAFETY: SSE2 is part of x86_64.
+            return unsafe { wide::match_vectors::<SHIFT>(first, second, wanted) };
+        }
+        let [first, second] = [self.line(at), self.line(at + size_of::<Line>())];
+        let word = |i: usize| if i < 8 { first[i] } else { second[i - 8] };
+        high_halves_match::<SHIFT>(&std::array::from_fn(word), wanted)
+    }
+
+    /// Lines as words, as many as `into` has. They may belong to different moments; later reads
+    /// happen after these. `None` when they are not whole inside, or `at` is not a multiple of 16.
     #[inline(always)]
     pub fn lines_to(&self, at: usize, into: &mut [Line]) -> Option<()> {
         self.check_lines(at, into.len())?;
         #[cfg(target_arch = "x86_64")]
         if self.wide_loads {
             // SAFETY: R3: just checked.
-            let mut from = unsafe { self.base.add(at) };
-            for line in into {
-                // SAFETY: R1 and R3: valid and aligned for the whole line.
-                *line = unsafe { wide::line(from) }.map(u64::to_le_bytes);
-                // SAFETY: R3: to the end of a line that is inside, at most the mapping's.
-                from = unsafe { from.add(size_of::<Line>()) };
-            }
+            let from = unsafe { self.base.add(at) };
+            // SAFETY: R1 and R3: valid and aligned for all lines.
+            unsafe { wide::copy_lines(from, into) };
             fence(Ordering::Acquire);
             return Some(());
         }
@@ -45,7 +71,7 @@ impl Memory {
         Some(())
     }
 
-    /// As [`Self::lines`], so many to fresh room, which is not made zero first.
+    /// As [`Self::lines_to`], so many to fresh room, which is not made zero first.
     pub fn lines_vec(&self, at: usize, lines: usize) -> Option<Vec<Line>> {
         self.check_lines(at, lines)?;
         let line = |i| self.line(at + i * size_of::<Line>()).map(u64::to_le_bytes);
@@ -121,18 +147,29 @@ mod wide {
     #[target_feature(enable = "sse2")]
     #[inline]
     pub(super) fn high_halves_match<const SHIFT: u32>(words: &[u64; 16], wanted: u32) -> u32 {
+        let two = |i: usize| _mm_set_epi64x(words[i + 1].cast_signed(), words[i].cast_signed());
+        let eight = |i: usize| [two(i), two(i + 2), two(i + 4), two(i + 6)];
+        match_vectors::<SHIFT>(eight(0), eight(8), wanted)
+    }
+
+    /// The same of two lines as they were loaded.
+    #[target_feature(enable = "sse2")]
+    #[inline]
+    pub(super) fn match_vectors<const SHIFT: u32>(
+        first: [__m128i; 4],
+        second: [__m128i; 4],
+        wanted: u32,
+    ) -> u32 {
         const HIGH_HALVES: i32 = 0b11_01_11_01;
         let wanted = _mm_set1_epi32(wanted.cast_signed());
-        let two = |i: usize| {
-            _mm_castsi128_ps(_mm_set_epi64x(words[i + 1].cast_signed(), words[i].cast_signed()))
-        };
-        let four = |i: usize| {
-            let halves = _mm_castps_si128(_mm_shuffle_ps::<HIGH_HALVES>(two(i), two(i + 2)));
+        let four = |a: __m128i, b: __m128i| {
+            let (a, b) = (_mm_castsi128_ps(a), _mm_castsi128_ps(b));
+            let halves = _mm_castps_si128(_mm_shuffle_ps::<HIGH_HALVES>(a, b));
             let shifted = _mm_srl_epi32(halves, _mm_cvtsi32_si128(SHIFT.cast_signed()));
             _mm_cmpeq_epi32(shifted, wanted)
         };
-        let eight = |i: usize| _mm_packs_epi32(four(i), four(i + 4));
-        _mm_movemask_epi8(_mm_packs_epi16(eight(0), eight(8))).cast_unsigned()
+        let eight = |[a, b, c, d]: [__m128i; 4]| _mm_packs_epi32(four(a, b), four(c, d));
+        _mm_movemask_epi8(_mm_packs_epi16(eight(first), eight(second))).cast_unsigned()
     }
 
     /// Eight words by four loads.
@@ -141,6 +178,50 @@ mod wide {
     /// The 64 bytes must be mapped, and aligned to 16. Others may write them.
     #[inline(always)]
     pub(super) unsafe fn line(from: NonNull<u8>) -> [u64; 8] {
+        // SAFETY: the caller's, handed on.
+        let vectors = unsafe { vectors(from) };
+        // SAFETY: plain bytes of the same length.
+        unsafe { std::mem::transmute::<[__m128i; 4], [u64; 8]>(vectors) }
+    }
+
+    /// Copies lines, each by four loads and two stores, from which whoever reads 32 bytes of the
+    /// copy has them at once: from more stores than one they could not be forwarded.
+    ///
+    /// # Safety
+    /// As [`line`], for as many lines as `to` has; the processor has AVX.
+    #[inline(always)]
+    pub(super) unsafe fn copy_lines(from: NonNull<u8>, to: &mut [super::Line]) {
+        let end = size_of_val(to);
+        let mut at = 0_usize;
+        while at != end {
+            // SAFETY: loads as in [`vectors`], and stores to exactly what is borrowed: `at` goes
+            // from line to line.
+            unsafe {
+                asm!(
+                    "vmovdqa {a:x}, [{from} + {at}]",
+                    "vmovdqa {b:x}, [{from} + {at} + 32]",
+                    "vinsertf128 {a:y}, {a:y}, [{from} + {at} + 16], 1",
+                    "vinsertf128 {b:y}, {b:y}, [{from} + {at} + 48], 1",
+                    "vmovdqu [{to} + {at}], {a:y}",
+                    "vmovdqu [{to} + {at} + 32], {b:y}",
+                    from = in(reg) from.as_ptr(),
+                    to = in(reg) to.as_mut_ptr(),
+                    at = in(reg) at,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            at += size_of::<super::Line>();
+        }
+    }
+
+    /// The four loads.
+    ///
+    /// # Safety
+    /// As [`line`].
+    #[inline(always)]
+    pub(super) unsafe fn vectors(from: NonNull<u8>) -> [__m128i; 4] {
         let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
         // SAFETY: loads of mapped memory, and no other effect. To the compiler they are no
         // accesses of its own: each stands for two relaxed atomic loads (R2), and makes no
@@ -159,8 +240,7 @@ mod wide {
                 options(nostack, preserves_flags, readonly),
             );
         }
-        // SAFETY: plain bytes of the same length.
-        unsafe { std::mem::transmute::<[__m128i; 4], [u64; 8]>([a, b, c, d]) }
+        [a, b, c, d]
     }
 }
 
@@ -192,23 +272,25 @@ mod tests {
         for wide_loads in [false, has_wide_loads()] {
             memory.wide_loads = wide_loads;
             for at in (0..=4096 - 128).step_by(16) {
-                let lines = memory.lines::<2>(at).expect("inside");
-                let read: Vec<u8> =
-                    lines.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
-                assert_eq!(read, bytes[at..at + 128]);
                 let mut into = [Line::default(); 2];
                 memory.lines_to(at, &mut into).expect("inside");
-                assert_eq!(into.as_flattened().as_flattened(), read);
+                assert_eq!(into.as_flattened().as_flattened(), &bytes[at..at + 128]);
+                for (i, &word) in into.as_flattened().iter().enumerate() {
+                    let word = u64::from_le_bytes(word);
+                    let find = |among| memory.find_word::<7>(at, (word >> 39) as u32, among);
+                    assert_eq!(find(1 << i), Some(word), "{i}");
+                    assert_eq!(find(!(1 << i)), None, "{i}");
+                }
                 assert_eq!(memory.lines_vec(at, 2).expect("inside"), into);
             }
             for outside in [8, 4096 - 112, 4096, usize::MAX - 15] {
-                assert!(memory.lines::<2>(outside).is_none(), "{outside}");
+                assert!(memory.find_word::<0>(outside, 0, u16::MAX).is_none(), "{outside}");
                 assert!(memory.lines_to(outside, &mut [Line::default(); 2]).is_none());
                 assert!(memory.lines_vec(outside, 2).is_none());
             }
             assert!(memory.lines_vec(0, usize::MAX / 2).is_none());
         }
         let empty = Memory::shared("t", 4096, Rights::ReadOnly).expect("memory");
-        assert_eq!(empty.lines::<1>(4096 - 64), Some([[0; 8]]));
+        assert_eq!(empty.find_word::<0>(4096 - 128, 0, u16::MAX), Some(0));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use onesided_fabric::{
-    AccessError, AttachError, Loads, Memory, Opcode, Outcome, RegionId, Rights, WorkError,
+    AccessError, AttachError, Line, Loads, Memory, Opcode, Outcome, RegionId, Rights, WorkError,
     WorkRequest,
 };
 
@@ -464,14 +464,14 @@ fn loads_are_reads(loads: &Loads) {
     assert_eq!(memory.len_bytes(), LEN);
     for from in [0, 16, 256, LEN - 192] {
         let expected = &pattern(3, LEN)[from..from + 192];
-        let words = memory.lines::<3>(from).expect("inside");
-        let words = words.as_flattened().iter().flat_map(|word| word.to_le_bytes());
-        assert!(words.eq(expected.iter().copied()));
+        let mut into = [Line::default(); 3];
+        memory.lines_to(from, &mut into).expect("inside");
+        assert!(into.as_flattened().as_flattened() == expected);
         let lines = memory.lines_vec(from, 3).expect("inside");
         assert!(lines.as_flattened().as_flattened() == expected);
     }
     for outside in [LEN - 176, LEN, 1 << 40, usize::MAX - 15, 8] {
-        assert!(memory.lines::<3>(outside).is_none(), "{outside}");
+        assert!(memory.lines_to(outside, &mut [Line::default(); 3]).is_none(), "{outside}");
     }
     for region in [2, 20_000, u32::MAX] {
         assert!(loads.region(RegionId(region)).is_none());

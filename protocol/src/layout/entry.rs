@@ -3,7 +3,7 @@
 use super::addr::{LogAddr, UNIT_BYTES};
 use super::size_class;
 use super::state::State;
-use crate::hash::entry_checksum;
+use crate::checksum::ChecksumKey;
 use crate::limits::{KEY_MAX_BYTES, LARGE_VALUE_BYTES};
 
 /// Where the state word is.
@@ -105,11 +105,11 @@ impl EntryHeader {
         self.value_offset() + self.value_len as usize
     }
 
-    /// Where the covered bytes end.
+    /// Where the covered bytes end: with the padding, or with the key of a large entry.
     #[inline]
     #[must_use]
     pub fn covered_to(&self) -> usize {
-        if self.is_large() { self.value_offset() } else { self.len_bytes() }
+        if self.is_large() { self.value_offset() } else { self.padded_bytes() }
     }
 
     /// Bytes that the entry takes in the log.
@@ -180,7 +180,7 @@ pub enum Verdict {
 /// was READ at `addr`, possibly longer than the entry, possibly torn, possibly anything.
 #[inline(always)]
 #[must_use]
-pub fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
+pub fn judge(sums: &ChecksumKey, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
     use crate::rules::{Rule, holds};
     let Some((words, _)) = bytes.as_chunks::<8>().0.split_first_chunk::<4>() else {
         return Verdict::Unproven;
@@ -193,13 +193,13 @@ pub fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
         State::Forwarded(_, None) | State::Pending(_) => return Verdict::Unproven,
     };
     let header = EntryHeader::from_words(header);
-    let Some(covered) = bytes.get(COVERED_FROM..header.covered_to()) else {
+    let Some(entry) = bytes.get(..header.covered_to()) else {
         return Verdict::Unproven;
     };
-    if holds(Rule::Checksum) && entry_checksum(secret, addr, covered) != checksum {
+    if holds(Rule::Checksum) && sums.checksum(addr, entry) != checksum {
         return Verdict::Unproven;
     }
-    // Inside `covered`, so inside `bytes`.
+    // Inside `entry`, so inside `bytes`.
     if bytes.get(header.key_offset()..header.value_offset()) != Some(key) {
         return Verdict::OtherKey;
     }
@@ -210,24 +210,49 @@ pub fn judge(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Verdict {
 /// without flags (not large, no counter); `None` leaves it to [`judge`].
 #[inline(always)]
 #[must_use]
-pub fn judge_plain(secret: u64, addr: LogAddr, bytes: &[u8], key: &[u8]) -> Option<EntryHeader> {
+pub fn judge_plain(
+    sums: &ChecksumKey,
+    addr: LogAddr,
+    bytes: &[u8],
+    key: &[u8],
+) -> Option<EntryHeader> {
     use crate::rules::{Rule, holds};
-    let (words, _) = bytes.as_chunks::<8>().0.split_first_chunk::<4>()?;
-    let [state, version, lens, times] = words.map(u64::from_le_bytes);
+    let (blocks, _) = bytes.as_chunks::<16>();
+    let (header_blocks, _) = blocks.split_first_chunk::<2>()?;
+    let words = header_blocks.as_flattened().as_chunks().0;
+    let [state, version, lens, times] =
+        [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes);
     // Flags above the key's length: both are compared at once.
     if lens >> 32 != key.len() as u64 || key.len() > KEY_MAX_BYTES {
         return None;
     }
     let header = EntryHeader::from_words([version, lens, times]);
-    let covered = bytes.get(COVERED_FROM..HEADER_BYTES + key.len() + header.value_len as usize)?;
+    let len_bytes = HEADER_BYTES + key.len() + header.value_len as usize;
+    // `div_ceil`, in fewer instructions: a length is far from the largest number.
+    let blocks = blocks.get(..(len_bytes + UNIT_BYTES - 1) >> UNIT_BYTES.ilog2())?;
     if holds(Rule::Checksum) {
-        if state != State::committed(entry_checksum(secret, addr, covered)) {
+        if state != State::committed(sums.of_blocks(addr, blocks)) {
             return None;
         }
     } else if !matches!(State::decode(state), State::Committed(_)) {
         return None;
     }
-    (bytes.get(HEADER_BYTES..HEADER_BYTES + key.len())? == key).then_some(header)
+    is_key(&blocks[2..], key).then_some(header)
+}
+
+const _: () = assert!(UNIT_BYTES == 16 && HEADER_BYTES == 32);
+
+/// Whether the blocks begin with the key: one of a block's length without a call.
+#[inline(always)]
+fn is_key(blocks: &[[u8; 16]], key: &[u8]) -> bool {
+    match (blocks.first(), <&[u8; 16]>::try_from(key)) {
+        // By words: as they were stored.
+        (Some(block), Ok(key)) => {
+            let [a, b] = [block, key].map(|bytes| [0, 1].map(|i| bytes.as_chunks::<8>().0[i]));
+            a.map(u64::from_le_bytes) == b.map(u64::from_le_bytes)
+        }
+        _ => blocks.as_flattened().starts_with(key),
+    }
 }
 
 /// The bytes of an entry up to its value, state word left 0: header (with `append_number` if

@@ -2,7 +2,7 @@
 
 use super::addr::LogAddr;
 use super::slot::CLASS_SHIFT;
-use crate::hash::CHECKSUM_MASK;
+use crate::checksum::CHECKSUM_MASK;
 
 /// Bits 63..62 say which of the four it is.
 pub const KIND_SHIFT: u32 = 62;

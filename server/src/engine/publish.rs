@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 
 use onesided_protocol::LogAddr;
-use onesided_protocol::hash::entry_checksum;
+use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::layout::entry::{
     APPEND_NUMBER_OFFSET, COVERED_FROM, EntryHeader, STATE_OFFSET,
 };
@@ -54,13 +54,12 @@ thread_local! {
 pub(super) fn write<'a>(
     at: Spot<'a>,
     addr: LogAddr,
-    secret: u64,
+    sums: &ChecksumKey,
     draft: &Draft<'_>,
 ) -> Pending<'a> {
     COVERED.with_borrow_mut(|bytes| {
         lay_out(bytes, draft);
-        let covered = &bytes[COVERED_FROM..draft.header.covered_to()];
-        let checksum = entry_checksum(secret, addr, covered);
+        let checksum = sums.checksum(addr, &bytes[..draft.header.covered_to()]);
         let committed = State::committed(checksum);
         let first = if holds(Rule::Pending) { State::pending(checksum) } else { committed };
         at.plus(STATE_OFFSET).store(first);

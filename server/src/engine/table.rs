@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use onesided_fabric::carryless_fold;
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::control::{TableInfo, TableOptions};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
@@ -53,7 +55,9 @@ impl From<EntryHeader> for Stored {
 pub struct Table {
     id: u32,
     name: String,
-    pub(super) secret: u64,
+    secret: u64,
+    /// What entries are written with, from the secret.
+    sums: ChecksumKey,
     pub(super) shared: Arc<Shared>,
     pub(super) account: Account,
     pub(super) index: Index,
@@ -126,6 +130,7 @@ impl Table {
             id,
             name: name.to_owned(),
             secret,
+            sums: ChecksumKey::new(secret, carryless_fold()),
             shared,
             account,
             index,
@@ -376,7 +381,7 @@ impl Table {
         let append_number =
             if header.is_large() { append_numbers.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let draft = Draft { header, append_number, key, value };
-        Ok(Fresh { pending: publish::write(pool.at(addr), addr, self.secret, &draft), addr })
+        Ok(Fresh { pending: publish::write(pool.at(addr), addr, &self.sums, &draft), addr })
     }
 
     /// The entry is where it belongs: from now on the cleaner may look at it.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use onesided_fabric::Memory;
 use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::catalog::{
     CATALOG_BYTES, CatalogHeader, DirectoryWord, RegionRecord, TableRecord,
@@ -160,9 +161,10 @@ impl<'a> RawReader<'a> {
     /// Follows one slot. `None`: look again; `Some(None)`: a valid entry of another key.
     fn entry(&self, slot: Slot, key: &[u8]) -> Option<Option<(EntryHeader, Vec<u8>)>> {
         let (mut class, mut addr) = (slot.class(), slot.addr()?);
+        let sums = ChecksumKey::new(self.record.secret.get(), None);
         for _ in 0..=HOPS_MAX {
             let bytes = self.bytes(addr, size_class::bytes(class));
-            let header = match judge(self.record.secret.get(), addr, &bytes, key) {
+            let header = match judge(&sums, addr, &bytes, key) {
                 Verdict::Hit(header) => header,
                 Verdict::Large { header, state } => {
                     let again = self.bytes(addr, 8);
