@@ -112,13 +112,15 @@ fn a_full_store_refuses_what_makes_it_fuller_and_takes_the_rest() {
     assert_eq!(error.code, ErrorCode::OutOfMemory);
     assert!(error.text.contains("nothing was changed"), "{error}");
     assert_eq!(put(0, 1, 3_000).expect_err("longer").code, ErrorCode::OutOfMemory);
-    // Overwriting with as many bytes, and then with fewer, goes on for ever.
+    // Overwriting with as many bytes, and then with fewer, goes on for ever, whatever is refused
+    // in between.
     let mut random = SmallRng::seed_from_u64(3);
     let mut rounds = vec![0; keys as usize];
     for round in 1..3 * keys {
         let n = random.random_range(0..keys);
         put(n, round, 200).unwrap_or_else(|error| panic!("round {round}: {error}"));
         rounds[n as usize] = round;
+        assert!(put(keys + round, 0, 200).is_err(), "round {round}: a new key");
     }
     check(&engine, &table, &rounds, 200);
     for n in (0..keys).step_by(10) {

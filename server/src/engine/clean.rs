@@ -407,9 +407,14 @@ impl Table {
         }
     }
 
-    /// Seals the segment that is appended to. `false`: there was none.
+    /// Seals the segment that is appended to, if it is worth emptying. `false`: there is none.
     fn close_log(&self) -> bool {
-        self.log.close(&self.shared.pool, &self.account)
+        let pool = &self.shared.pool;
+        let closed = self.log.close_to_clean(pool, &self.account, self.evicts());
+        if closed {
+            pool.look_again();
+        }
+        closed
     }
 
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
@@ -430,7 +435,9 @@ impl Shared {
         if self.cleaner.mode == Cleaning::Off {
             return;
         }
-        self.cleaner.waker.wake();
+        if self.pool.has_changed() {
+            self.cleaner.waker.wake();
+        }
         if level == Level::Low {
             return;
         }

@@ -100,6 +100,16 @@ impl Log {
         active.is_some()
     }
 
+    /// As [`Self::close`], if `anyway`, or if an eighth of the segment is dead: its rest comes back
+    /// only when it is emptied. `false`: there was none.
+    pub(super) fn close_to_clean(&self, pool: &Pool, account: &Account, anyway: bool) -> bool {
+        let worth_it = self.state.lock().active.as_ref().is_some_and(|active| {
+            let live_bytes = pool.live_bytes(active.segment);
+            anyway || active.used_bytes.saturating_sub(live_bytes) * 8 >= active.len_bytes
+        });
+        worth_it && self.close(pool, account)
+    }
+
     /// Bytes of the active segment that nothing was put in yet.
     pub(super) fn rest_bytes(&self) -> usize {
         let state = self.state.lock();

@@ -229,6 +229,11 @@ impl Pool {
         self.room.has_died((self.limit_bytes / LOOK_AGAIN_PART) as u64)
     }
 
+    /// There may be something to clean that was none before.
+    pub(super) fn look_again(&self) {
+        self.room.look_again();
+    }
+
     /// A look for something to clean found nothing.
     pub(super) fn nothing_to_gain(&self) {
         self.room.nothing_to_gain();
@@ -385,6 +390,11 @@ impl Pool {
     /// Whether nothing in the active segment at `addr` is live or being written.
     pub(super) fn is_all_dead(&self, addr: LogAddr) -> bool {
         self.block_of(addr).is_all_dead()
+    }
+
+    /// Bytes that are live in the segment at `addr`.
+    pub(super) fn live_bytes(&self, addr: LogAddr) -> usize {
+        self.block_of(addr).live_bytes() as usize
     }
 
     /// Counts `bytes` of an entry at `addr` as dead. Gives the bytes of the blocks that became

@@ -96,7 +96,7 @@ impl Room {
     pub(super) fn set(&self, level: Level) {
         if level == Level::Ample {
             // What dies meanwhile is not counted: when it gets low, a look is due.
-            self.dead_bytes.store(DUE, Ordering::Relaxed);
+            self.look_again();
         }
         self.level.store(level as u8, Ordering::Relaxed);
     }
@@ -122,6 +122,11 @@ impl Room {
     /// Whether so much died since a look found nothing to gain.
     pub(super) fn has_died(&self, bytes: u64) -> bool {
         self.dead_bytes.load(Ordering::Relaxed) >= bytes
+    }
+
+    /// A look is due, whatever the last one found.
+    pub(super) fn look_again(&self) {
+        self.dead_bytes.store(DUE, Ordering::Relaxed);
     }
 
     /// A look found nothing to gain.

@@ -14,8 +14,6 @@ use crate::engine::room::Level;
 const SLICE_BYTES: usize = 64 << 10;
 /// How long the thread sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long it sleeps when memory is short and nothing is to gain.
-const NOTHING: Duration = Duration::from_millis(5);
 
 /// Wakes the thread.
 #[derive(Default)]
@@ -67,21 +65,26 @@ impl Drop for CleanerThread {
     }
 }
 
+/// Until there is something to do, as those say who write; what they said just before is seen a
+/// second later at the latest.
+fn sleep(shared: &Shared) {
+    shared.cleaner.waker.sleeps.store(true, Ordering::Relaxed);
+    std::thread::park_timeout(IDLE);
+    shared.cleaner.waker.sleeps.store(false, Ordering::Relaxed);
+}
+
 fn clean(shared: &Shared, ending: &AtomicBool) {
     while !ending.load(Ordering::Acquire) {
         let level = shared.pool.level();
         if level == Level::Ample && shared.cleaner.mode != Cleaning::Aggressive {
-            shared.cleaner.waker.sleeps.store(true, Ordering::Relaxed);
-            // What became low before the line above is seen a second later at the latest, and
-            // before that by those who write.
-            std::thread::park_timeout(IDLE);
+            sleep(shared);
             continue;
         }
         let began = Instant::now();
         let choice = shared.cleaner.choice(level);
         let step = shared.cleaner.work.lock().go_on(shared, choice, SLICE_BYTES);
         match (step, level) {
-            (Step::Nothing, _) => std::thread::park_timeout(NOTHING),
+            (Step::Nothing, _) => sleep(shared),
             // Ahead of need: at most half of a core.
             (_, Level::Ample | Level::Low) => std::thread::park_timeout(began.elapsed()),
             _ => std::thread::yield_now(),
