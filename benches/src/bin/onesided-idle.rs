@@ -33,7 +33,8 @@ fn main() -> Result<()> {
     let start = Instant::now();
     let connect = |number: usize| {
         let builder = Client::builder().url(&args.server).fabric(args.fabric);
-        let builder = builder.connect_timeout_ms(CONNECT_TIMEOUT_MS);
+        // They are to cost the server what a connection costs.
+        let builder = builder.connect_timeout_ms(CONNECT_TIMEOUT_MS).idle_timeout_ms(0);
         let client = builder.silence_timeout_ms(SILENCE_TIMEOUT_MS).connect_blocking();
         client.with_context(|| format!("client {number} of {}", args.clients))
     };
