@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// GETs of one get_many: so many READs are outstanding at once. 1 = each GET alone.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) batch: u32,
-    /// GET into a registered buffer, as large values are best fetched over RDMA.
+    /// GET into a registered buffer and PUT from one, as is best for large values over RDMA.
     #[arg(long, conflicts_with = "batch")]
     pub(crate) registered: bool,
     /// Bound of the bucket cache in bytes; 0 = none, so that every GET reads its bucket first.

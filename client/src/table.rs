@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
-use onesided_fabric::Line;
+use onesided_fabric::{Buffer, Line};
 use onesided_protocol::control::{TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
@@ -71,6 +71,8 @@ pub(crate) struct Own {
     pub(crate) shard: Arc<Shard>,
     /// Where an entry is READ to whose value is wanted elsewhere.
     pub(crate) scratch: Vec<Line>,
+    /// The same where a device READs it; short.
+    pub(crate) landing: Buffer,
     /// What it tells the server of its reads.
     pub(crate) sampler: Sampler,
 }
@@ -106,7 +108,10 @@ impl TableHandle {
     fn first_look(&self) -> Seen {
         let shard = Arc::clone(self.link.shared().stats.shard());
         let sampler = Sampler::new(&self.accesses);
-        Seen { open: None, own: Own { shard, scratch: Vec::new(), sampler } }
+        Seen {
+            open: None,
+            own: Own { shard, scratch: Vec::new(), landing: Buffer::default(), sampler },
+        }
     }
 
     #[cold]

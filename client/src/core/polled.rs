@@ -56,13 +56,12 @@ impl PolledReads {
 }
 
 impl Connection {
-    /// READs so many bytes, waiting. `None`: it failed; the ordinary way says why.
+    /// READs the whole length of `into`, waiting. `None`: it failed; the ordinary way says why.
     pub(crate) fn read_blocking(
         self: &Arc<Self>,
         remote: RemoteAddr,
-        len_bytes: usize,
+        into: Buffer,
     ) -> Option<Buffer> {
-        let into = self.shared.pool.get(len_bytes);
         let Some(mut dispatch) = self.queue.try_lock() else {
             return self.read_waiting(remote, into);
         };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use onesided_fabric::Caps;
+use onesided_fabric::{Buffer, Caps};
 use onesided_protocol::LogAddr;
 use onesided_protocol::layout::entry::{EntryHeader, first_read_bytes, judge_plain};
 use onesided_protocol::layout::line::{BUCKET_BYTES, LINE_BYTES};
@@ -21,6 +21,9 @@ use crate::stats::Counter;
 use crate::table::Own;
 use crate::value::{Meta, Value};
 
+/// A thread keeps a landing of this length at most.
+const LANDING_MAX_BYTES: usize = 4096;
+
 /// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
 /// `connection`.
 pub(super) fn get(
@@ -31,16 +34,21 @@ pub(super) fn get(
     key: &[u8],
 ) -> Option<Value> {
     let Caps { one_sided: true, reads_now: false, .. } = connection.caps() else { return None };
-    let shard = &own.shard;
+    let Own { shard, landing, sampler, .. } = own;
     let hash = view.hash(key);
     let map = view.map()?;
     let place = map.place(hash)?;
-    let read = |addr: LogAddr, len_bytes| {
+    let read = |landing: &mut Buffer, addr: LogAddr, len_bytes| {
         let (remote, len_bytes) = clamp(addr, len_bytes, io.regions.len_bytes(addr.region()))?;
+        let mut into = std::mem::take(landing);
+        match into.capacity_bytes() < len_bytes {
+            true => into = connection.shared().pool.get(len_bytes),
+            false => into.set_len(len_bytes),
+        }
         shard.add(Counter::RoundTrips, 1);
         shard.add(Counter::Reads, 1);
         shard.add(Counter::ReadBytes, len_bytes as u64);
-        connection.read_blocking(remote, len_bytes)
+        connection.read_blocking(remote, into)
     };
     let slot = match map.cache.get(place.directory_index, place.bucket, place.addr) {
         Some(bucket) => {
@@ -48,22 +56,29 @@ pub(super) fn get(
             any_match(&bucket, hash)?
         }
         None => {
-            let bucket = read(place.addr, BUCKET_BYTES)?;
-            let bucket = bucket.words().first_chunk()?;
+            let read = read(landing, place.addr, BUCKET_BYTES)?;
+            let bucket = read.words().first_chunk()?;
             map.cache.put(place.directory_index, place.bucket, place.addr, bucket);
-            any_match(bucket, hash)?
+            let slot = any_match(bucket, hash);
+            *landing = read;
+            slot?
         }
     };
     let addr = slot.addr()?;
-    let entry = read(addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
+    let entry = read(landing, addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
     let header = judge_plain(&view.sums, addr, &entry, key)?;
     if io.expired(header.expiry_s) != Expired::No {
         return None;
     }
     shard.add(Counter::Gets, 1);
     shard.add(Counter::OneSidedHits, 1);
-    own.sampler.note(hash);
-    Some(value(&entry, &header))
+    sampler.note(hash);
+    let value = value(&entry, &header);
+    // For the next GET of this thread, sooner than the pool could find one.
+    if entry.capacity_bytes() <= LANDING_MAX_BYTES {
+        *landing = entry;
+    }
+    Some(value)
 }
 
 /// A copy: the buffer is memory that a device knows, which is scarce.
