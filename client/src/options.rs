@@ -73,8 +73,8 @@ impl PutOptions {
     }
 }
 
-/// Lending a buffer costs the server a round trip, copying it time by its length; docs/BENCHMARKS.md
-/// says what is known of where they meet.
+/// Lending a buffer costs the server a round trip, copying it time by its length;
+/// docs/BENCHMARKS.md says what is known of where they meet.
 const ZERO_COPY_BYTES: usize = 32 << 10;
 
 /// Options of a client, as they are used.
