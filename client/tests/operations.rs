@@ -334,3 +334,55 @@ fn blocking_without_a_runtime() {
         assert!(client.ping().unwrap().as_nanos() > 0);
     }
 }
+
+#[tokio::test]
+async fn a_full_server_says_so_and_serves_what_makes_it_no_fuller() {
+    for fabric in FABRICS.map(|(choice, _)| choice) {
+        let config = ServerConfig {
+            listen: "127.0.0.1:0".to_owned(),
+            memory_bytes: 16 << 20,
+            segment_bytes: 128 << 10,
+            ..ServerConfig::default()
+        };
+        let server = Server::start(config).unwrap();
+        let client = client(&server, fabric).await;
+        let table = client.table("default").await.unwrap();
+        let value = vec![7; 5_000];
+        let key = |n: usize| format!("key {n}");
+        let mut keys = 0;
+        let refusal = loop {
+            match table.put(key(keys), &value).await {
+                Ok(_) => keys += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(keys > 2_700, "only {keys} values of 5000 bytes in 16 MiB");
+        assert!(matches!(&refusal, Error::OutOfMemory(text) if text.contains("--memory")));
+        for n in 0..2 * keys {
+            table.put(key(n % keys), &vec![n as u8; 5_000 - n / keys * 50]).await.unwrap();
+        }
+        for n in 0..keys {
+            let expected = vec![(n + keys) as u8; 4_950];
+            assert_eq!(&table.get(key(n)).await.unwrap().unwrap()[..], expected, "key {n}");
+        }
+        assert!(matches!(table.put("one more", &value).await, Err(Error::OutOfMemory(_))));
+        for n in (0..keys).step_by(4) {
+            assert!(table.delete(key(n)).await.unwrap());
+        }
+        for n in (0..keys).step_by(5) {
+            table.put(format!("new {n}"), &value).await.unwrap();
+        }
+        let stats = client.server_stats().await.unwrap();
+        let moved = stats.iter().find(|(name, _)| name == "cleaning_moved_bytes").unwrap().1;
+        assert!(moved > 0, "{stats:?}");
+        // A cache beside it takes everything, and loses what it had.
+        let evict = TableOptions { evict: true, ..TableOptions::default() };
+        let cache = client.create_table("cache", evict).await.unwrap();
+        for n in 0..2 * keys {
+            let put = cache.put(key(n), &value).await;
+            put.unwrap_or_else(|error| panic!("{n} of {keys}: {error}"));
+        }
+        assert_eq!(&cache.get(key(2 * keys - 1)).await.unwrap().unwrap()[..], value);
+        assert_eq!(&table.get(key(1)).await.unwrap().unwrap()[..2], [(1 + keys) as u8; 2]);
+    }
+}

@@ -210,9 +210,20 @@ impl Pool {
                 None => self.make_regions(&mut free, blocks)?,
             }
         };
+        let is_run = len_bytes > self.segment_bytes;
+        let first = match use_ {
+            Use::Log if !is_run => self.where_it_can_grow(&free, first),
+            _ => first,
+        };
         let addr = self.addr(first);
         self.occupy(&mut free, addr, 0..blocks, use_, owner);
         Ok(addr)
+    }
+
+    /// Where a segment that could begin at `first` has room to grow to its full length, if that is
+    /// anywhere: the rests of short segments, which no entry fits into, would be many.
+    fn where_it_can_grow(&self, free: &FreeBlocks, first: u32) -> u32 {
+        self.find_row(free, self.segment_bytes / self.block_bytes).unwrap_or(first)
     }
 
     /// Whether so many bytes in a row could be taken now.
