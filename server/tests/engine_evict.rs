@@ -224,6 +224,42 @@ fn a_small_server_evicts_too() {
     }
 }
 
+/// Values of which only a few fit leave each other no room for copies.
+#[test]
+fn long_values_make_room_for_each_other_and_for_short_ones() {
+    const MIB: usize = 1 << 20;
+    for (memory_mib, lens) in [
+        (8, &[MIB][..]),
+        (16, &[MIB][..]),
+        (8, &[4 * MIB, MIB, MIB, 100, 3_000]),
+        (16, &[4 * MIB, MIB, 40_000, 0, 3_000, 6 * MIB]),
+    ] {
+        let mut config = ServerConfig {
+            listen: "127.0.0.1:0".to_owned(),
+            memory_bytes: memory_mib << 20,
+            ..ServerConfig::default()
+        };
+        config.tables[0].options.evict = true;
+        let server = Server::start(config).expect("a server");
+        let info = server.engine().open_table("default").expect("table");
+        let table = server.engine().table(info.id).expect("by id");
+        let mut found = Vec::new();
+        for (key, &len) in (0_u64..120).zip(lens.iter().cycle()) {
+            let value = vec![key as u8; len];
+            let put = table.put(&key.to_le_bytes(), &value, Expect::Any, Ttl::Never, 0);
+            put.unwrap_or_else(|error| panic!("{memory_mib} MiB, {lens:?}, key {key}: {error}"));
+            if table.get(&key.to_le_bytes(), &mut found).is_some() {
+                assert!(found == value, "{memory_mib} MiB, {lens:?}, key {key}");
+            }
+        }
+        let keys = || server.engine().list_tables()[0].keys;
+        let before = keys();
+        let too_long = vec![0; (memory_mib << 20) - (MIB / 2)];
+        table.put(b"too long", &too_long, Expect::Any, Ttl::Never, 0).expect_err("no room ever");
+        assert_eq!(keys(), before, "nothing went for what cannot fit");
+    }
+}
+
 #[test]
 fn a_table_that_stops_evicting_refuses() {
     let (engine, _) = engine(config());

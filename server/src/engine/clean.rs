@@ -371,23 +371,33 @@ impl Table {
         let Some(slot_bytes) = slot_of(base, hash, addr) else { return Ok(()) };
         let slot = base.plus(slot_bytes);
         let header = header_at(at);
-        let over = if self.is_expired(&header) {
+        let mut over = if self.is_expired(&header) {
             Some((Death::Expired, &self.expired, &counts.expired))
         } else if evicts.is_some_and(|evicts| !self.keeps(evicts, hash, addr)) {
             Some((Death::Evicted, &self.evicted, &counts.evicted))
         } else {
             None
         };
+        let mut copied = None;
+        if over.is_none() {
+            key.resize(usize::from(header.key_len), 0);
+            at.plus(header.key_offset()).read(key);
+            read_value(at, &header, value);
+            match self.append_entry(&self.kept, Need::Clean, header, key, value) {
+                Ok(fresh) => copied = Some(fresh),
+                // What may go and stays for want of room for a copy would keep all others out.
+                Err(_) if self.loses_for_room() => {
+                    over = Some((Death::Evicted, &self.evicted, &counts.evicted));
+                }
+                Err(error) => return Err(error),
+            }
+        }
         if let Some((reason, of_table, of_engine)) = over {
             publish::remove(at, slot, reason);
             state.count -= 1;
             count(of_table, 1);
             count(of_engine, 1);
-        } else {
-            key.resize(usize::from(header.key_len), 0);
-            at.plus(header.key_offset()).read(key);
-            read_value(at, &header, value);
-            let fresh = self.append_entry(&self.kept, Need::Clean, header, key, value)?;
+        } else if let Some(fresh) = copied {
             fresh.pending.relocate(at, slot, hash.fingerprint());
             self.settle(&fresh);
             count(&counts.moved_entries, 1);
@@ -395,6 +405,11 @@ impl Table {
         }
         self.release(addr, &header);
         Ok(())
+    }
+
+    /// Whether an entry that cannot be copied goes. Not where cleaning is not for room.
+    fn loses_for_room(&self) -> bool {
+        self.evicts() && self.shared.cleaner.mode != Cleaning::Aggressive
     }
 
     /// Something was written. When room is short, whoever writes cleans a little, in proportion;
@@ -450,7 +465,8 @@ impl Shared {
     }
 
     fn make_room(&self, table: &Table, len_bytes: usize, need: Need) -> bool {
-        if self.cleaner.mode == Cleaning::Off {
+        // Nothing is to go for what cannot fit at all.
+        if self.cleaner.mode == Cleaning::Off || !self.pool.could_hold(len_bytes, need) {
             return false;
         }
         self.cleaner.waker.wake();
@@ -465,7 +481,8 @@ impl Shared {
                     return true;
                 }
                 // What is in work goes to its end first: nothing else is emptied meanwhile.
-                if work.walk.is_none() && rows < ROWS_FOR_ROOM {
+                let enough = work.walk.is_none() && self.pool.has_enough(len_bytes, need);
+                if enough && rows < ROWS_FOR_ROOM {
                     rows += 1;
                     if row::make(self, &mut work, len_bytes, need) {
                         return true;

@@ -65,14 +65,16 @@ pub(super) struct Coldest {
 impl Coldest {
     /// Of a table in which so many entries of a sample have each heat.
     pub(super) fn of(heats: &[u32; HEAT_MAX as usize + 1]) -> Self {
-        let mut left = heats.iter().sum::<u32>() / COLDEST_PART;
+        // In thousandths: of few entries a part must go too, or there is never any room.
+        let mut left = heats.iter().sum::<u32>() * 1_000 / COLDEST_PART;
         for (heat, &entries) in (0..).zip(heats) {
-            if entries > left {
-                return Self { heat, by_lot: left * 1_000 / entries };
+            if entries * 1_000 > left {
+                return Self { heat, by_lot: left / entries };
             }
-            left -= entries;
+            left -= entries * 1_000;
         }
-        Self::default()
+        // None was met.
+        Self { heat: HEAT_MAX, by_lot: 1_000 / COLDEST_PART }
     }
 
     /// Whether a live entry stays. `lot` is any number, another one for each entry.
@@ -116,7 +118,9 @@ mod tests {
         heats = [0; 16];
         heats[15] = 800;
         assert_eq!(staying(Coldest::of(&heats), 15), 875, "all as warm: there must be room");
-        assert_eq!(staying(Coldest::of(&[0; 16]), 0), 1_000);
+        heats[15] = 3;
+        assert_eq!(staying(Coldest::of(&heats), 15), 875, "of few, too");
+        assert_eq!(staying(Coldest::of(&[0; 16]), 15), 875, "none was met, and there are some");
     }
 
     #[test]

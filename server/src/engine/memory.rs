@@ -234,6 +234,18 @@ impl Pool {
             || self.find(&free, blocks, need).is_some()
     }
 
+    /// Whether so many bytes in a row might be taken if all logs were empty. Looks closely only for
+    /// what is longer than a segment.
+    pub(super) fn could_hold(&self, len_bytes: usize, need: Need) -> bool {
+        if len_bytes <= self.segment_bytes {
+            return true;
+        }
+        let all_blocks = self.limit_bytes / self.block_bytes;
+        let meta_blocks = self.totals().meta as usize / self.block_bytes;
+        let kept_blocks = meta_blocks + self.marks.floor(need, all_blocks);
+        len_bytes.div_ceil(self.block_bytes) + kept_blocks <= all_blocks
+    }
+
     /// Whether so much died since a look for something to clean found nothing that another one is
     /// worth its time.
     pub(super) fn has_changed(&self) -> bool {

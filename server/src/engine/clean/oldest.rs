@@ -22,6 +22,10 @@ use crate::engine::table::Table;
 const LOOK_PART: usize = 64;
 /// Buckets whose entries show how warm a table is.
 const SAMPLED_BUCKETS: usize = 64;
+/// Where they have fewer entries than this, more are looked at,
+const SAMPLED_ENTRIES_MIN: u32 = 16;
+/// but no more than so many.
+const SAMPLED_BUCKETS_MAX: usize = 1_024;
 
 /// Of one table, as they were at a look.
 #[derive(Default)]
@@ -113,8 +117,10 @@ impl Table {
         hash: KeyHash,
         addr: LogAddr,
     ) -> bool {
-        // Spread, since entries of one length stand at multiples of it.
-        let lot = (addr.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
+        // Spread, since entries of one length stand at multiples of it; and another one each time,
+        // since long ones are copied to and fro between the same places.
+        let time = self.shared.pool.sealed_so_far() << 48;
+        let lot = ((addr.get() ^ time).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
         coldest.keeps(plan, self.heat.of(hash), lot)
     }
 
@@ -123,7 +129,11 @@ impl Table {
         let mut random = SmallRng::seed_from_u64(seed);
         let (pool, mut key) = (&self.shared.pool, Vec::new());
         let mut heats = [0; HEAT_MAX as usize + 1];
-        for _ in 0..SAMPLED_BUCKETS {
+        let mut entries = 0;
+        for n in 0..SAMPLED_BUCKETS_MAX {
+            if n >= SAMPLED_BUCKETS && entries >= SAMPLED_ENTRIES_MIN {
+                break;
+            }
             let segment = random.random_range(0..self.index.segment_count());
             let segment = self.index.segment(segment as u32);
             // While it is held the entries stay.
@@ -138,6 +148,7 @@ impl Table {
                 at.plus(header.key_offset()).read(&mut key);
                 let heat = self.heat.of(KeyHash::of(self.index.hash_seed, &key));
                 heats[usize::from(heat)] += 1;
+                entries += 1;
             }
         }
         heats
