@@ -201,6 +201,14 @@ fn a_quota_is_kept_by_evicting() {
     }
     let there = (0..50_000).filter(|&key| is_there(&table, key, &mut buffer)).count();
     assert!(there > 5_000, "{there} keys in 2 MiB");
+    let too_long = vec![0; quota_bytes as usize];
+    table.put(b"too long", &too_long, Expect::Any, Ttl::Never, 0).expect_err("beyond the quota");
+    let still = (0..50_000).filter(|&key| is_there(&table, key, &mut buffer)).count();
+    assert_eq!(still, there, "nothing went for what cannot fit");
+    for key in 0..40 {
+        let put = table.put(&u64::to_le_bytes(key), &[3; 500_000], Expect::Any, Ttl::Never, 0);
+        put.unwrap_or_else(|error| panic!("long value {key}: {error}"));
+    }
 }
 
 /// With as little memory as a server takes.

@@ -37,6 +37,16 @@ impl Account {
         Err(refusal(quota, before, more))
     }
 
+    /// Whether so many bytes are within the quota if all logs of the table were empty.
+    pub(super) fn could_hold(&self, len_bytes: usize, need: Need, spare_bytes: usize) -> bool {
+        let quota = match (self.quota_bytes.load(Ordering::Relaxed), need) {
+            (0, _) | (_, Need::Clean) => return true,
+            (quota, Need::Grow) => quota,
+            (quota, Need::Replace) => quota.saturating_add(spare_bytes as u64),
+        };
+        self.index_bytes().saturating_add(len_bytes as u64) <= quota
+    }
+
     /// Whether `more` bytes would be refused.
     pub(super) fn is_over(&self, more: usize, need: Need, spare_bytes: usize) -> bool {
         let taken = self.take(more, need, spare_bytes).map(|()| self.give(more));

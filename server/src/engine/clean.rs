@@ -105,6 +105,8 @@ struct Choice {
     dead_part: usize,
     /// If there is none: the oldest of a table that may lose entries.
     may_evict: bool,
+    /// Then all in it go, not only the cold ones.
+    spares_none: bool,
 }
 
 impl Choice {
@@ -180,7 +182,7 @@ impl Cleaner {
             (_, Level::Short) => 32,
             (_, Level::Full) => 64,
         };
-        Choice { owner: None, dead_part, may_evict: level >= Level::Short }
+        Choice { owner: None, dead_part, may_evict: level >= Level::Short, spares_none: false }
     }
 }
 
@@ -212,7 +214,7 @@ impl Work {
     fn empty(&mut self, shared: &Shared, walk: Walk) {
         debug_assert!(self.walk.is_none(), "a segment in work would stay pinned");
         self.walk = Some(walk);
-        let choice = Choice { owner: None, dead_part: 1, may_evict: false };
+        let choice = Choice { owner: None, dead_part: 1, may_evict: false, spares_none: false };
         self.go_on(shared, choice, usize::MAX);
     }
 
@@ -230,10 +232,14 @@ impl Work {
                 shared.pool.nothing_to_gain();
             }
         }
-        match choice.may_evict {
-            true => self.oldest.next(shared, choice.owner),
-            false => None,
+        if !choice.may_evict {
+            return None;
         }
+        let mut walk = self.oldest.next(shared, choice.owner)?;
+        if choice.spares_none {
+            walk.evicts = Some((Plan::Thin, Coldest::ALL));
+        }
+        Some(walk)
     }
 
     fn next(&mut self, shared: &Shared, choice: Choice) -> Option<Walk> {
@@ -465,16 +471,19 @@ impl Shared {
     }
 
     fn make_room(&self, table: &Table, len_bytes: usize, need: Need) -> bool {
+        let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
+        let spare_bytes = self.pool.segment_bytes();
         // Nothing is to go for what cannot fit at all.
-        if self.cleaner.mode == Cleaning::Off || !self.pool.could_hold(len_bytes, need) {
+        let could = self.pool.could_hold(len_bytes, need)
+            && table.account.could_hold(taken_bytes, need, spare_bytes);
+        if self.cleaner.mode == Cleaning::Off || !could {
             return false;
         }
         self.cleaner.waker.wake();
         let mut work = self.cleaner.work.lock();
-        let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
-        let is_over = || table.account.is_over(taken_bytes, need, self.pool.segment_bytes());
+        let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
         let (mut closed, mut rows) = (false, 0);
-        for _ in 0..SEGMENTS_FOR_ROOM {
+        for n in 0..SEGMENTS_FOR_ROOM {
             let owner = is_over().then(|| table.id());
             if owner.is_none() {
                 if self.pool.has_room(len_bytes, need) {
@@ -489,7 +498,9 @@ impl Shared {
                     }
                 }
             }
-            let choice = Choice { owner, ..self.cleaner.choice(Level::Full) };
+            // The coldest may all be where nothing is emptied, or make too little room.
+            let spares_none = n >= SEGMENTS_FOR_ROOM / 2;
+            let choice = Choice { owner, spares_none, ..self.cleaner.choice(Level::Full) };
             if work.go_on(self, choice, usize::MAX) != Step::Nothing {
                 continue;
             }

@@ -63,6 +63,9 @@ pub(super) struct Coldest {
 }
 
 impl Coldest {
+    /// All are among them.
+    pub(super) const ALL: Self = Self { heat: HEAT_MAX, by_lot: 1_000 };
+
     /// Of a table in which so many entries of a sample have each heat.
     pub(super) fn of(heats: &[u32; HEAT_MAX as usize + 1]) -> Self {
         // In thousandths: of few entries a part must go too, or there is never any room.
@@ -133,6 +136,7 @@ mod tests {
         (heats[1], heats[3]) = (0, 1_000);
         let coldest = Coldest::of(&heats);
         assert_eq!([3, 4].map(|heat| keeps(coldest, heat)), [false, true]);
+        assert!((0..=15).all(|heat| staying(Coldest::ALL, heat) == 0), "when nothing else helps");
         // What nobody used for long gives way to what was written of late.
         heats[0] = 1_000;
         assert!(keeps(Coldest::of(&heats), 1));
