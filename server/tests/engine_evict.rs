@@ -281,3 +281,25 @@ fn a_table_that_stops_evicting_refuses() {
     assert_eq!(refused.map(|error| error.code), Some(ErrorCode::OutOfMemory));
     assert!(engine.list_tables()[0].keys >= before);
 }
+
+/// What was to be emptied for room is not, once the table may lose nothing any more.
+#[test]
+fn nothing_goes_after_a_table_stopped_evicting() {
+    let (engine, _) = engine(config());
+    let table = table(&engine, "t", true, 0);
+    let evicted = || engine.list_tables()[0].evicted_entries;
+    (0..KEYS / 2).for_each(|key| put(&table, key));
+    for round in 1..40 {
+        (0..300).for_each(|key| put(&table, round * KEYS + key));
+        engine.alter_table("t", TableOptions::default()).expect("altered");
+        let before = evicted();
+        for key in 300..1_300_u64 {
+            let key = round * KEYS + key;
+            let _refused = table.put(&key.to_le_bytes(), &value(key), Expect::Any, Ttl::Never, 0);
+            engine.clean();
+        }
+        assert_eq!(evicted(), before, "round {round}");
+        let options = TableOptions { evict: true, ..TableOptions::default() };
+        engine.alter_table("t", options).expect("altered");
+    }
+}

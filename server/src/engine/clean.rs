@@ -379,7 +379,7 @@ impl Table {
         let header = header_at(at);
         let mut over = if self.is_expired(&header) {
             Some((Death::Expired, &self.expired, &counts.expired))
-        } else if evicts.is_some_and(|evicts| !self.keeps(evicts, hash, addr)) {
+        } else if evicts.is_some_and(|evicts| self.evicts() && !self.keeps(evicts, hash, addr)) {
             Some((Death::Evicted, &self.evicted, &counts.evicted))
         } else {
             None
