@@ -60,7 +60,7 @@ pub(crate) struct Sampler {
     accesses: Arc<Accesses>,
     /// One GET of so many; 0 = none.
     every: u32,
-    /// GETs until the next sample.
+    /// GETs until the next sample; 0 = there is none.
     left: u32,
     random: u64,
     /// Made with the first sample.
@@ -70,7 +70,7 @@ pub(crate) struct Sampler {
 impl Sampler {
     pub(crate) fn new(accesses: &Arc<Accesses>) -> Self {
         let accesses = Arc::clone(accesses);
-        Self { accesses, every: 0, left: u32::MAX, random: rand::random(), ring: None }
+        Self { accesses, every: 0, left: 0, random: rand::random(), ring: None }
     }
 
     /// Samples one GET of so many from now on; 0 = none.
@@ -84,29 +84,28 @@ impl Sampler {
     /// A key was read.
     #[inline(always)]
     pub(crate) fn note(&mut self, hash: KeyHash) {
-        self.left -= 1;
-        if self.left == 0 {
-            self.sample(hash);
+        if self.left != 0 {
+            self.left -= 1;
+            if self.left == 0 {
+                self.sample(hash);
+            }
         }
     }
 
     #[cold]
     fn sample(&mut self, hash: KeyHash) {
         self.left = self.pause();
-        if self.every == 0 {
-            return;
-        }
         let ring = self.ring.get_or_insert_with(|| self.accesses.ring());
         if ring.put(hash) {
             self.accesses.link.tell_soon();
         }
     }
 
-    /// GETs until the next sample, at least 1. At random: a loop over keys must not meet the same
+    /// GETs until the next sample, at least 1, if there is to be one. At random: a loop over keys must not meet the same
     /// ones each time.
     fn pause(&mut self) -> u32 {
         if self.every == 0 {
-            return u32::MAX;
+            return 0;
         }
         // xorshift64: never 0 if it was not.
         self.random |= 1 << 63;

@@ -179,7 +179,7 @@ impl Table {
     /// The first look, once for each type of keys: the length of a key is part of some.
     #[inline(never)]
     fn get_now(&self, key: &impl AsRef<[u8]>) -> Option<Value> {
-        read::get_now(&self.inner.handle, key.as_ref())
+        read::get_now(&self.inner.handle, key)
     }
 
     /// [`Self::get`] after the first look.

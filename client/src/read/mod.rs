@@ -56,12 +56,13 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
     Box::pin(get_slowly(table, key)).await
 }
 
-/// The value of `key`, where a READ is a load and the first look decides.
+/// The value of `key`, where a READ is a load and the first look decides. One for each type of
+/// keys, so that what is inside has one caller: then it is inlined, and knows the key's length.
 #[inline(always)]
-pub(crate) fn get_now(table: &TableHandle, key: &[u8]) -> Option<Value> {
+pub(crate) fn get_now<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> Option<Value> {
     table.with_now(|open, own| {
         let io = open.io();
-        fast::get_now(io.connection.loads()?, &io, &open.view, own, key)
+        fast::get_now(io.connection.loads()?, &io, &open.view, own, key.as_ref())
     })
 }
 
