@@ -187,6 +187,7 @@ fn mistakes_get_one_line_that_says_what_to_do() {
     bed.run(["--server", "onesided://", "get", "k"]).fails(2, "host");
     bed.run(["--server", "http://x", "get", "k"]).fails(2, "onesided://");
     bed.run(["--token-file", "absent", "get", "k"]).fails(2, "absent");
+    bed.run(["--token-file", "/dev/null", "get", "k"]).fails(2, "/dev/null is empty");
     bed.run(["put", "k", "--file", "absent"]).fails(2, "absent");
     bed.run(["load", "absent"]).fails(2, "not a directory");
     for usage in

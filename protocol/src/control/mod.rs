@@ -35,7 +35,7 @@ pub enum ToServer {
     Accessed {
         /// Id of the table.
         table: u32,
-        /// Hashes of the keys, at most [`ACCESSES_MAX`](crate::limits::ACCESSES_MAX).
+        /// Hashes of the keys, at most [`ACCESSES_MAX`].
         hashes: Vec<u64>,
     },
     /// A ticket for one more fabric connection.

@@ -1,6 +1,6 @@
 //! The connection that a command works on.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use onesided::blocking::{Client, Table};
 use onesided::{ClientBuilder, FabricChoice};
 
@@ -70,7 +70,9 @@ pub(crate) fn builder(cli: &Cli) -> Result<ClientBuilder> {
         let token = std::fs::read_to_string(file)
             .with_context(|| format!("token file {}", file.display()))?;
         // As the server reads it: white space around it does not belong to it.
-        builder = builder.token(token.trim());
+        let token = token.trim();
+        ensure!(!token.is_empty(), "token file {} is empty", file.display());
+        builder = builder.token(token);
     }
     Ok(builder)
 }
