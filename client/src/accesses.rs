@@ -101,8 +101,8 @@ impl Sampler {
         }
     }
 
-    /// GETs until the next sample, at least 1, if there is to be one. At random: a loop over keys must not meet the same
-    /// ones each time.
+    /// GETs until the next sample, at least 1, if there is to be one. At random: a loop over keys
+    /// must not meet the same ones each time.
     fn pause(&mut self) -> u32 {
         if self.every == 0 {
             return 0;
