@@ -1,0 +1,117 @@
+//! What writers do for room: a little whenever it is short, and as much as it takes when there is
+//! none.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{Choice, Cleaning, Step, count, row};
+use crate::engine::Shared;
+use crate::engine::room::{Level, Need};
+use crate::engine::table::Table;
+
+/// How much a writer that helps walks through, for each byte it has written: more than has to be
+/// walked through for a byte of room, as long as [`Cleaner::choice`] finds a segment.
+const HELP_FACTOR: usize = 12;
+const HELP_FACTOR_FULL: usize = 80;
+/// And at most, so that no write takes much longer than others.
+const HELP_MAX_BYTES: usize = 128 << 10;
+/// Segments that a writer without room empties before it tries again.
+const SEGMENTS_FOR_ROOM: usize = 64;
+/// How often it looks, meanwhile, for a stretch of a region to empty.
+const ROWS_FOR_ROOM: usize = 4;
+
+impl Table {
+    /// Something was written. When room is short, whoever writes cleans a little, in proportion;
+    /// the caller holds no lock of the engine.
+    #[inline]
+    pub(in crate::engine) fn help_to_clean(&self, written_bytes: usize) {
+        let level = self.shared.pool.level();
+        if level != Level::Ample {
+            self.shared.help_to_clean(level, written_bytes);
+        }
+    }
+
+    /// Seals the segment that is appended to, if it is worth emptying. `false`: there is none.
+    fn close_log(&self) -> bool {
+        let pool = &self.shared.pool;
+        let closed = self.log.close_to_clean(pool, &self.account, self.evicts());
+        if closed {
+            pool.look_again();
+        }
+        closed
+    }
+
+    /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
+    pub(in crate::engine) fn make_room(&self, (len_bytes, need): (usize, Need)) -> bool {
+        let began = Instant::now();
+        let made = self.expire_for_room() || self.shared.make_room(self, len_bytes, need);
+        let counts = &self.shared.cleaner.counts;
+        count(&counts.waits, 1);
+        let waited_us = began.elapsed().as_micros() as u64;
+        counts.longest_wait_us.fetch_max(waited_us, Ordering::Relaxed);
+        made
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn help_to_clean(&self, level: Level, written_bytes: usize) {
+        if self.cleaner.mode == Cleaning::Off {
+            return;
+        }
+        if self.pool.has_changed() {
+            self.cleaner.waker.wake();
+        }
+        if level == Level::Low {
+            return;
+        }
+        if let Some(mut work) = self.cleaner.work.try_lock() {
+            let choice = self.cleaner.choice(level);
+            let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
+            let budget_bytes = (written_bytes * factor).min(HELP_MAX_BYTES);
+            work.go_on(self, choice, budget_bytes);
+        }
+    }
+
+    fn make_room(&self, table: &Table, len_bytes: usize, need: Need) -> bool {
+        let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
+        let spare_bytes = self.pool.segment_bytes();
+        // Nothing is to go for what cannot fit at all.
+        let could = self.pool.could_hold(len_bytes, need)
+            && table.account.could_hold(taken_bytes, need, spare_bytes);
+        if self.cleaner.mode == Cleaning::Off || !could {
+            return false;
+        }
+        self.cleaner.waker.wake();
+        let mut work = self.cleaner.work.lock();
+        let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
+        let (mut closed, mut rows) = (false, 0);
+        for n in 0..SEGMENTS_FOR_ROOM {
+            let owner = is_over().then(|| table.id());
+            if owner.is_none() {
+                if self.pool.has_room(len_bytes, need) {
+                    return true;
+                }
+                // What is in work goes to its end first: nothing else is emptied meanwhile.
+                let enough = work.walk.is_none() && self.pool.has_enough(len_bytes, need);
+                if enough && rows < ROWS_FOR_ROOM {
+                    rows += 1;
+                    if row::make(self, &mut work, len_bytes, need) {
+                        return true;
+                    }
+                }
+            }
+            // The coldest may all be where nothing is emptied, or make too little room.
+            let spares_none = n >= SEGMENTS_FOR_ROOM / 2;
+            let choice = Choice { owner, spares_none, ..self.cleaner.choice(Level::Full) };
+            if work.go_on(self, choice, usize::MAX) != Step::Nothing {
+                continue;
+            }
+            // What can be cleaned may all be in the segment that is appended to.
+            if std::mem::replace(&mut closed, true) || !table.close_log() {
+                return false;
+            }
+        }
+        true
+    }
+}

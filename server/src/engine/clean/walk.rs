@@ -1,0 +1,169 @@
+//! Emptying one segment.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::hash::KeyHash;
+use onesided_protocol::layout::entry::STATE_OFFSET;
+use onesided_protocol::layout::state::{Death, State};
+use onesided_protocol::rpc::RpcError;
+
+use super::{Cleaning, count};
+use crate::engine::block::Sealed;
+use crate::engine::bucket::{header_at, slot_of};
+use crate::engine::evict::{Coldest, Plan};
+use crate::engine::room::Need;
+use crate::engine::table::{Fresh, Table, read_value};
+use crate::engine::{Shared, publish};
+
+/// Entries that are looked at together, so that their buckets arrive at the same time.
+const BATCH: usize = 16;
+
+/// A segment that is being emptied. It is pinned.
+pub(super) struct Walk {
+    /// Nothing of it is live when it is gone.
+    pub(super) table: Weak<Table>,
+    pub(super) segment: LogAddr,
+    /// Where the entries end, from the segment's start.
+    pub(super) used_bytes: usize,
+    pub(super) next_bytes: usize,
+    /// Which live entries go.
+    pub(super) evicts: Option<(Plan, Coldest)>,
+}
+
+/// Entries that are looked at together.
+#[derive(Default)]
+pub(super) struct Batch {
+    entries: Vec<(LogAddr, KeyHash)>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Walk {
+    /// Pins a segment to empty it, if it still is what is wanted.
+    pub(super) fn pin(
+        shared: &Shared,
+        segment: LogAddr,
+        evicts: Option<(Plan, Coldest)>,
+        is_wanted: impl Fn(&Sealed) -> bool,
+    ) -> Option<Self> {
+        let sealed = shared.pool.pin(segment)?;
+        let table = shared.cleaner.table(sealed.owner);
+        let used_bytes = sealed.used_bytes;
+        let walk = Self { table, segment, used_bytes, next_bytes: 0, evicts };
+        if walk.table.strong_count() > 0 && is_wanted(&sealed) {
+            return Some(walk);
+        }
+        walk.end(shared);
+        None
+    }
+
+    /// Looks at the next entries.
+    pub(super) fn batch(&mut self, shared: &Shared, batch: &mut Batch) -> Result<(), RpcError> {
+        let pool = &shared.pool;
+        let Some(table) = self.table.upgrade() else {
+            self.next_bytes = self.used_bytes;
+            return Ok(());
+        };
+        batch.entries.clear();
+        let mut next_bytes = self.next_bytes;
+        while batch.entries.len() < BATCH && next_bytes < self.used_bytes {
+            let offset = self.segment.offset_bytes() + next_bytes;
+            let addr = LogAddr::new(self.segment.region(), offset);
+            let at = pool.at(addr);
+            let header = header_at(at);
+            next_bytes += header.padded_bytes();
+            // Whoever marks an entry has put another one in its place, or none.
+            if let State::Committed(_) = State::decode(at.plus(STATE_OFFSET).load()) {
+                batch.key.resize(usize::from(header.key_len), 0);
+                at.plus(header.key_offset()).read(&mut batch.key);
+                let hash = KeyHash::of(table.index.hash_seed, &batch.key);
+                table.index.prefetch(pool, hash);
+                batch.entries.push((addr, hash));
+            }
+        }
+        for &(addr, hash) in &batch.entries {
+            let buffers = (&mut batch.key, &mut batch.value);
+            table.evacuate(addr, hash, self.evicts, buffers)?;
+        }
+        self.next_bytes = next_bytes;
+        Ok(())
+    }
+
+    /// Unpins the segment, and says how many bytes became free.
+    pub(super) fn end(self, shared: &Shared) -> usize {
+        let freed_bytes = shared.pool.unpin(self.segment);
+        if let Some(table) = self.table.upgrade() {
+            table.account.give(freed_bytes);
+        }
+        freed_bytes
+    }
+}
+
+impl Table {
+    /// Lets the entry at `addr` be elsewhere or nowhere, if its slot still points at it.
+    fn evacuate(
+        &self,
+        addr: LogAddr,
+        hash: KeyHash,
+        evicts: Option<(Plan, Coldest)>,
+        buffers: (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<(), RpcError> {
+        let at = self.shared.pool.at(addr);
+        let (segment, mut state) = self.index.lock(hash);
+        if self.dropped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let base = self.shared.pool.at(segment.addr);
+        let Some(slot_bytes) = slot_of(base, hash, addr) else { return Ok(()) };
+        let slot = base.plus(slot_bytes);
+        let header = header_at(at);
+        let counts = &self.shared.cleaner.counts;
+        if let Some(fresh) = self.copy_if_it_stays((addr, hash), evicts, buffers)? {
+            fresh.pending.relocate(at, slot, hash.fingerprint());
+            self.settle(&fresh);
+            count(&counts.moved_entries, 1);
+            count(&counts.moved_bytes, header.padded_bytes() as u64);
+        } else {
+            let (reason, of_table, of_engine) = match self.is_expired(&header) {
+                true => (Death::Expired, &self.expired, &counts.expired),
+                false => (Death::Evicted, &self.evicted, &counts.evicted),
+            };
+            publish::remove(at, slot, reason);
+            state.count -= 1;
+            count(of_table, 1);
+            count(of_engine, 1);
+        }
+        self.release(addr, &header);
+        Ok(())
+    }
+
+    /// The entry at `addr` again elsewhere, pending; none if its time is over or it is to go.
+    fn copy_if_it_stays(
+        &self,
+        (addr, hash): (LogAddr, KeyHash),
+        evicts: Option<(Plan, Coldest)>,
+        (key, value): (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<Option<Fresh<'_>>, RpcError> {
+        let at = self.shared.pool.at(addr);
+        let header = header_at(at);
+        let is_to_go = |(plan, coldest)| self.evicts() && !self.keeps((plan, coldest), hash, addr);
+        if self.is_expired(&header) || evicts.is_some_and(is_to_go) {
+            return Ok(None);
+        }
+        key.resize(usize::from(header.key_len), 0);
+        at.plus(header.key_offset()).read(key);
+        read_value(at, &header, value);
+        match self.append_entry(&self.kept, Need::Clean, header, key, value) {
+            // What may go and stays for want of room for a copy would keep all others out.
+            Err(_) if self.loses_for_room() => Ok(None),
+            copied => copied.map(Some),
+        }
+    }
+
+    /// Whether an entry that cannot be copied goes. Not where cleaning is not for room.
+    fn loses_for_room(&self) -> bool {
+        self.evicts() && self.shared.cleaner.mode != Cleaning::Aggressive
+    }
+}
