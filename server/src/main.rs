@@ -4,7 +4,7 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Parser;
@@ -16,6 +16,8 @@ use onesided_server::config::size::format_size;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+/// What signals the program and its group, as `timeout` does, means it once.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// A clean shutdown takes no longer; what has not ended by then is left behind.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
@@ -62,13 +64,18 @@ fn serve(cli: Cli) -> anyhow::Result<()> {
     };
     let name = runtime.block_on(next_signal());
     tracing::info!(signal = name, "stopping; a second signal ends at once");
+    let again_from = Instant::now() + SAME_SIGNAL;
     let stopping = std::thread::spawn(move || server.stop());
     let stopped = runtime.block_on(async {
         let patience = tokio::time::sleep(STOP_MAX);
         tokio::pin!(patience);
         loop {
             tokio::select! {
-                _ = next_signal() => return Err("a second signal"),
+                _ = next_signal() => {
+                    if Instant::now() > again_from {
+                        return Err("a second signal");
+                    }
+                }
                 () = &mut patience => return Err("the time is over"),
                 () = tokio::time::sleep(Duration::from_millis(5)) => {
                     if stopping.is_finished() {

@@ -89,6 +89,8 @@ fn serves_and_ends_cleanly_on_a_signal() {
         let mut data = Data::open(daemon.addr, &ticket, table);
         assert!(data.call(1, put(b"k", b"v")).is_ok());
         let idle = dial(daemon.addr);
+        // To the program and to its group: that is one.
+        daemon.signal(signal);
         daemon.signal(signal);
         assert!(daemon.ends().success());
         drop(idle);
