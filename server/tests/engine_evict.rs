@@ -211,19 +211,25 @@ fn a_quota_is_kept_by_evicting() {
     }
 }
 
+/// A server and its table `default`, which evicts.
+fn small_server(memory_mib: usize) -> (Server, Arc<Table>) {
+    let mut config = ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: memory_mib << 20,
+        ..ServerConfig::default()
+    };
+    config.tables[0].options.evict = true;
+    let server = Server::start(config).expect("a server");
+    let info = server.engine().open_table("default").expect("table");
+    let table = server.engine().table(info.id).expect("by id");
+    (server, table)
+}
+
 /// With as little memory as a server takes.
 #[test]
 fn a_small_server_evicts_too() {
     for memory_mib in [2, 3, 6, 10] {
-        let mut config = ServerConfig {
-            listen: "127.0.0.1:0".to_owned(),
-            memory_bytes: memory_mib << 20,
-            ..ServerConfig::default()
-        };
-        config.tables[0].options.evict = true;
-        let server = Server::start(config).expect("a server");
-        let info = server.engine().open_table("default").expect("table");
-        let table = server.engine().table(info.id).expect("by id");
+        let (_server, table) = small_server(memory_mib);
         for key in 0..40_000_u64 {
             let value = vec![1; 100 + (key % 2_000) as usize];
             let put = table.put(&key.to_le_bytes(), &value, Expect::Any, Ttl::Never, 0);
@@ -242,15 +248,7 @@ fn long_values_make_room_for_each_other_and_for_short_ones() {
         (8, &[4 * MIB, MIB, MIB, 100, 3_000]),
         (16, &[4 * MIB, MIB, 40_000, 0, 3_000, 6 * MIB]),
     ] {
-        let mut config = ServerConfig {
-            listen: "127.0.0.1:0".to_owned(),
-            memory_bytes: memory_mib << 20,
-            ..ServerConfig::default()
-        };
-        config.tables[0].options.evict = true;
-        let server = Server::start(config).expect("a server");
-        let info = server.engine().open_table("default").expect("table");
-        let table = server.engine().table(info.id).expect("by id");
+        let (server, table) = small_server(memory_mib);
         let mut found = Vec::new();
         for (key, &len) in (0_u64..120).zip(lens.iter().cycle()) {
             let value = vec![key as u8; len];

@@ -33,6 +33,18 @@ pub(crate) fn contestants(memory_mib: u64) -> impl Iterator<Item = Result<Contes
     ours.chain(redis).chain(memcached)
 }
 
+/// What was not found is to be stored.
+fn missing<'k>(
+    requests: &[Request],
+    keys: &'k [Vec<u8>],
+    found: impl IntoIterator<Item = bool>,
+) -> Vec<(&'k [u8], Vec<u8>)> {
+    (requests.iter().zip(keys).zip(found))
+        .filter(|(_, found)| !found)
+        .map(|((request, key), _)| (&key[..], value(request)))
+        .collect()
+}
+
 /// The value of a request.
 fn value(request: &Request) -> Vec<u8> {
     vec![request.key as u8; request.value_bytes as usize]
@@ -66,10 +78,7 @@ impl Cache for Onesided {
     fn get_or_put(&mut self, requests: &[Request]) -> Result<usize> {
         let keys: Vec<_> = requests.iter().map(|request| key(request.key)).collect();
         let values = self.table.get_many(&keys)?;
-        let missing: Vec<(&[u8], Vec<u8>)> = (requests.iter().zip(&keys).zip(&values))
-            .filter(|(_, found)| found.is_none())
-            .map(|((request, key), _)| (&key[..], value(request)))
-            .collect();
+        let missing = missing(requests, &keys, values.iter().map(Option::is_some));
         for stored in self.table.put_many(&missing) {
             stored?;
         }
@@ -93,10 +102,7 @@ impl Cache for RedisCache {
     fn get_or_put(&mut self, requests: &[Request]) -> Result<usize> {
         let keys: Vec<_> = requests.iter().map(|request| key(request.key)).collect();
         let found = self.connection.get_many(&keys)?;
-        let missing: Vec<_> = (requests.iter().zip(&keys).zip(found))
-            .filter(|(_, found)| !found)
-            .map(|((request, key), _)| (&key[..], value(request)))
-            .collect();
+        let missing = missing(requests, &keys, found);
         let pairs: Vec<(&[u8], &[u8])> = missing.iter().map(|(k, v)| (*k, &v[..])).collect();
         self.connection.set_many(&pairs)?;
         Ok(requests.len() - missing.len())
@@ -118,10 +124,7 @@ impl Cache for MemcachedCache {
     fn get_or_put(&mut self, requests: &[Request]) -> Result<usize> {
         let keys: Vec<_> = requests.iter().map(|request| key(request.key)).collect();
         let found = self.connection.get_many(&keys)?;
-        let missing: Vec<_> = (requests.iter().zip(&keys).zip(found))
-            .filter(|(_, found)| !found)
-            .map(|((request, key), _)| (&key[..], value(request)))
-            .collect();
+        let missing = missing(requests, &keys, found);
         self.connection.set_many(missing.iter().map(|(k, v)| (*k, &v[..])))?;
         Ok(requests.len() - missing.len())
     }
