@@ -3,48 +3,34 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::process::Peer;
 
 /// A memcached, ended when this is dropped.
 pub struct MemcachedServer {
-    child: Child,
-    directory: tempfile::TempDir,
+    _peer: Peer,
+    socket: PathBuf,
+    _directory: tempfile::TempDir,
 }
 
 impl MemcachedServer {
     /// Starts the installed one with so much memory; `Err` says why there is none.
     pub fn start(memory_mib: u64) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let child = Command::new("memcached")
-            .args(["-u", "root", "-m", &memory_mib.to_string(), "-s"])
-            .arg(directory.path().join("memcached.sock"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let server = Self { child, directory };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while server.connect().is_err() {
-            if Instant::now() > deadline {
-                return Err(io::Error::other("memcached does not listen after 10 s"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
+        let socket = directory.path().join("memcached.sock");
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-m", &memory_mib.to_string(), "-s"]).arg(&socket);
+        let peer = Peer::start(&mut command, || UnixStream::connect(&socket).is_ok())?;
+        Ok(Self { _peer: peer, socket, _directory: directory })
     }
 
     /// A connection.
     pub fn connect(&self) -> io::Result<Memcached> {
-        let stream = UnixStream::connect(self.directory.path().join("memcached.sock"))?;
+        let stream = UnixStream::connect(&self.socket)?;
         let input = BufReader::with_capacity(64 << 10, stream.try_clone()?);
         Ok(Memcached { input, output: stream, out: Vec::new(), line: Vec::new() })
-    }
-}
-
-impl Drop for MemcachedServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onesided_server::{Server, ServerConfig};
 
@@ -43,6 +43,32 @@ pub fn serve_if_told() -> bool {
     let _ = io::stdin().read_to_end(&mut Vec::new());
     server.stop();
     true
+}
+
+/// Another store's server, ended when this is dropped.
+pub struct Peer(Child);
+
+impl Peer {
+    /// Starts it, and waits until `is_up`; `Err` says why there is none.
+    pub fn start(command: &mut Command, is_up: impl Fn() -> bool) -> io::Result<Self> {
+        let peer = Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_up() {
+            if Instant::now() > deadline {
+                let program = command.get_program().display();
+                return Err(io::Error::other(format!("{program} does not listen after 10 s")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(peer)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A server process, ended when this is dropped.

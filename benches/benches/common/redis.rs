@@ -3,14 +3,17 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::process::Peer;
 
 /// A redis-server without persistence, ended when this is dropped.
 pub struct RedisServer {
-    child: Child,
-    directory: tempfile::TempDir,
+    _peer: Peer,
+    socket: PathBuf,
     port: u16,
+    _directory: tempfile::TempDir,
 }
 
 impl RedisServer {
@@ -24,30 +27,20 @@ impl RedisServer {
         let directory = tempfile::tempdir()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let socket = directory.path().join("redis.sock");
-        let child = Command::new("redis-server")
+        let mut command = Command::new("redis-server");
+        command
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--unixsocket"])
             .arg(&socket)
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(directory.path())
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let server = Self { child, directory, port };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while server.unix().is_err() {
-            if Instant::now() > deadline {
-                return Err(io::Error::other("redis-server does not listen after 10 s"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
+            .args(arguments);
+        let peer = Peer::start(&mut command, || connect(&socket).is_ok())?;
+        Ok(Self { _peer: peer, socket, port, _directory: directory })
     }
 
     /// A connection over the Unix socket.
     pub fn unix(&self) -> io::Result<Redis<UnixStream>> {
-        let stream = UnixStream::connect(self.directory.path().join("redis.sock"))?;
-        Redis::new(stream.try_clone()?, stream)
+        connect(&self.socket)
     }
 
     /// A connection over loopback TCP.
@@ -58,11 +51,9 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn connect(socket: &Path) -> io::Result<Redis<UnixStream>> {
+    let stream = UnixStream::connect(socket)?;
+    Redis::new(stream.try_clone()?, stream)
 }
 
 /// One connection.

@@ -6,9 +6,8 @@
 //! have ended.
 //!
 //! Locks, in the order in which one thread may take them: the names of tables; the cleaner's
-//! work; the tables that it knows; one index
-//! segment, and the one that it is being split into; the directory of an index; a log; the
-//! metadata pieces; the free blocks; the budget.
+//! work; the tables that it knows; one index segment, and the one that it is being split into;
+//! the directory of an index; a log; the metadata pieces; the free blocks; the budget.
 
 mod account;
 mod block;
