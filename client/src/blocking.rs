@@ -322,6 +322,19 @@ impl Table {
         self.run(self.inner.append(key, bytes))
     }
 
+    /// As [`crate::Table::write_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_at(
+        &self,
+        key: impl AsRef<[u8]>,
+        offset: u64,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<Option<Version>, Error> {
+        self.run(self.inner.write_at(key, offset, bytes))
+    }
+
     /// As [`crate::Table::increment`].
     ///
     /// # Errors

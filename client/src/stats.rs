@@ -43,6 +43,8 @@ pub enum Counter {
     RpcDeletes,
     /// Appends.
     RpcAppends,
+    /// Writes at an offset.
+    RpcWritesAt,
     /// Increments.
     RpcIncrements,
     /// Touches.
@@ -235,6 +237,8 @@ pub struct Stats {
     pub rpc_deletes: u64,
     /// Appends.
     pub rpc_appends: u64,
+    /// Writes at an offset.
+    pub rpc_writes_at: u64,
     /// Increments.
     pub rpc_increments: u64,
     /// Touches.
@@ -288,6 +292,7 @@ impl Stats {
             rpc_puts: sum(Counter::RpcPuts),
             rpc_deletes: sum(Counter::RpcDeletes),
             rpc_appends: sum(Counter::RpcAppends),
+            rpc_writes_at: sum(Counter::RpcWritesAt),
             rpc_increments: sum(Counter::RpcIncrements),
             rpc_touches: sum(Counter::RpcTouches),
             rpc_pings: sum(Counter::RpcPings),

@@ -372,6 +372,24 @@ impl Table {
         rpc::call(&self.handle, "append", &op, rpc::version).await
     }
 
+    /// Replaces bytes of a value from `offset` (in bytes) on; returns the new version. A shorter
+    /// value grows, a gap is filled with zeros; no bytes change nothing but the version. Time to
+    /// live and user flags stay. `None`: there is no such key, and none was made.
+    ///
+    /// # Errors
+    /// As [`Self::put`]; [`Error::TooLarge`] when the value would grow beyond the server's limit.
+    pub async fn write_at(
+        &self,
+        key: impl AsRef<[u8]>,
+        offset: u64,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<Option<Version>, Error> {
+        self.handle.count(Counter::RpcWritesAt, 1);
+        let (key, value) = (key.as_ref(), Payload::Inline(bytes.as_ref()));
+        let op = Op::WriteAt { key, offset_bytes: offset, value };
+        rpc::call(&self.handle, "write_at", &op, rpc::version_if_present).await
+    }
+
     /// Adds to a decimal number, an absent one being 0; returns what it is now.
     ///
     /// # Errors

@@ -184,11 +184,12 @@ fn random_op(rng: &mut StdRng, told: &[u64]) -> Op {
         (2, Some(version)) => Expect::Version(version),
         _ => Expect::Any,
     };
-    match rng.random_range(0..10) {
+    match rng.random_range(0..11) {
         0..4 => Op::Get,
         4..7 => put_if(rng.random(), expect),
         7 => Op::Delete { expect },
         8 => Op::Append { piece: rng.random() },
+        9 => Op::Stamp { stamp: rng.random() },
         _ => Op::Increment { by: rng.random_range(1..9) },
     }
 }

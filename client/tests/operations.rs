@@ -145,6 +145,32 @@ async fn append_and_increment() {
 }
 
 #[tokio::test]
+async fn bytes_of_a_value_are_replaced() {
+    on_both(async |client, table| {
+        assert_eq!(table.write_at("k", 0, "x").await.unwrap(), None);
+        assert_eq!(table.get("k").await.unwrap(), None, "none was made");
+        let kept = PutOptions::default().ttl(Ttl::Seconds(600)).user_flags(7);
+        let first = table.put_with("k", "hello", kept).await.unwrap();
+        let before = table.get("k").await.unwrap().unwrap().expires_at();
+        assert_eq!(table.write_at("k", 1, "a").await.unwrap(), Some(first + 1));
+        assert_eq!(table.write_at("k", 7, "!").await.unwrap(), Some(first + 2));
+        assert_eq!(table.write_at("k", 1_000, "").await.unwrap(), Some(first + 3));
+        let value = table.get("k").await.unwrap().unwrap();
+        assert_eq!((&value[..], value.version()), (&b"hallo\0\0!"[..], first + 3));
+        assert_eq!((value.user_flags(), value.expires_at()), (7, before));
+        let refused = table.write_at("k", 32 << 20, "x").await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        let (old, new) = (pattern(100_000, 1), pattern(80_000, 2));
+        table.put("large", &old).await.unwrap();
+        assert!(table.write_at("large", 50_000, &new).await.unwrap().is_some());
+        let value = table.get("large").await.unwrap().unwrap();
+        assert!(value[..] == [&old[..50_000], &new[..]].concat()[..]);
+        assert_eq!(client.stats().rpc_writes_at, 6);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn many_at_once() {
     on_both(async |_, table| {
         let key = |n: usize| format!("key-{n}");

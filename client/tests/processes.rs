@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use children::*;
-use journal::{Journal, content, histories, now_ns, piece};
+use journal::{Journal, STAMP_BYTES, STAMP_OFFSET, content, histories, now_ns, piece, stamp};
 use linearize::{Content, Op, Ret};
 use onesided::{Error, Expect, FabricChoice, PutOptions, blocking};
 use rand::rngs::SmallRng;
@@ -128,7 +128,8 @@ impl Worker<'_> {
                 self.put(n, expect);
             }
             85..92 => self.delete(n, Expect::Any),
-            92..96 => self.delete(n, Expect::Version(self.seen[n])),
+            92..95 => self.delete(n, Expect::Version(self.seen[n])),
+            95..97 => self.stamp(n),
             _ => self.append(n),
         }
     }
@@ -145,7 +146,7 @@ impl Worker<'_> {
         let id = self.journal.unique();
         let len = match self.random.random_range(0..20) {
             0 => self.random.random_range(16_000..60_000),
-            _ => self.random.random_range(0..300),
+            _ => self.random.random_range(STAMP_BYTES..300),
         };
         (id, piece(id, len))
     }
@@ -220,6 +221,16 @@ impl Worker<'_> {
         let call = self.journal.calls(n, Op::Append { piece: id });
         let result = self.table.append(key(n), value);
         self.wrote(n, call, now_ns(), result);
+    }
+
+    fn stamp(&mut self, n: usize) {
+        let id = self.journal.unique();
+        let call = self.journal.calls(n, Op::Stamp { stamp: id });
+        match self.table.write_at(key(n), STAMP_OFFSET, stamp(id)) {
+            Ok(None) => self.journal.answered(call, Ret::Absent),
+            Ok(Some(version)) => self.wrote(n, call, now_ns(), Ok(version)),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn delete(&mut self, n: usize, expect: Expect) {

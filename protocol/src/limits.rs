@@ -80,5 +80,5 @@ pub const FABRICS_MAX: usize = 8;
 pub const ERROR_TEXT_MAX_BYTES: usize = 1_024;
 /// Length of a ticket.
 pub const TICKET_BYTES: usize = 32;
-/// Longest result of `append`.
+/// Longest result of `append` and `write_at`.
 pub const APPEND_MAX_BYTES: usize = VALUE_MAX_BYTES;

@@ -98,6 +98,11 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
             Op::Append { key: b"k", value: Payload::Inline(b"xyz") },
             "04 01000000 6b 00 03000000 78797a",
         ),
+        (
+            "write at an offset",
+            Op::WriteAt { key: b"k", offset_bytes: 0x102, value: Payload::Inline(b"yz") },
+            "08 01000000 6b 0201000000000000 00 02000000 797a",
+        ),
         ("increment", Op::Increment { key: b"k", by: -2 }, "05 01000000 6b feffffffffffffff"),
         ("touch", Op::Touch { key: b"k", ttl: Ttl::Seconds(1) }, "06 01000000 6b 02 01000000"),
         (
@@ -114,7 +119,7 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
 
 #[test]
 fn every_request() {
-    let mut seen = [false; 8];
+    let mut seen = [false; 9];
     for (what, op, body) in requests() {
         // No wildcard: a new operation does not compile until it is here, and fails until it
         // has golden bytes.
@@ -127,6 +132,7 @@ fn every_request() {
             Op::Increment { .. } => 5,
             Op::Touch { .. } => 6,
             Op::Batch(_) => 7,
+            Op::WriteAt { .. } => 8,
         }] = true;
         let golden = format!("{HEADER}\n{body}");
         let mut bytes = vec![];
@@ -135,7 +141,7 @@ fn every_request() {
         assert_eq!(Request::decode(&hex(&golden)), Ok(request(op)), "{what}");
         assert_eq!(Request::peek_id(&bytes), 0x0102_0304_0506_0708);
     }
-    assert_eq!(seen, [true; 8]);
+    assert_eq!(seen, [true; 9]);
 }
 
 #[test]
@@ -254,7 +260,7 @@ fn every_error_code() {
 fn refused_requests() {
     let refused = [
         ("reserved word", "0000000000000000 0000000000000000 00000000 01000000 00"),
-        ("operation 8", "0000000000000000 0000000000000000 00000000 00000000 08"),
+        ("operation 9", "0000000000000000 0000000000000000 00000000 00000000 09"),
         ("operation 255", "0000000000000000 0000000000000000 00000000 00000000 ff"),
     ];
     for (what, golden) in refused {

@@ -53,6 +53,7 @@ fn key() {
             },
             Op::Delete { key, expect: Expect::Any },
             Op::Append { key, value: Payload::Inline(b"") },
+            Op::WriteAt { key, offset_bytes: 0, value: Payload::Inline(b"") },
             Op::Increment { key, by: 1 },
             Op::Touch { key, ttl: Ttl::Never },
             Op::Batch(vec![Op::Get { key, landing: None }]),

@@ -53,7 +53,8 @@ impl Owned {
             3 => Op::Delete { key, expect: self.expect },
             4 => Op::Append { key, value: self.payload() },
             5 => Op::Increment { key, by: self.number as i64 },
-            _ => Op::Touch { key, ttl: self.ttl },
+            6 => Op::Touch { key, ttl: self.ttl },
+            _ => Op::WriteAt { key, offset_bytes: self.number, value: self.payload() },
         }
     }
 
@@ -90,7 +91,7 @@ fn an_owned() -> impl Strategy<Value = Owned> {
         prop_oneof![Just(Ttl::TableDefault), Just(Ttl::Never), any::<u32>().prop_map(Ttl::Seconds)];
     let landing = proptest::option::of((any::<u64>(), 1..=u32::MAX));
     let bytes = || vec(any::<u8>(), 0..60);
-    (0..7_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
+    (0..8_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
         |(kind, key, value, landing, expect, ttl, number)| Owned {
             kind,
             key,

@@ -27,7 +27,8 @@ impl Counter {
     }
 }
 
-const VERBS: [&str; 8] = ["ping", "get", "put", "delete", "append", "increment", "touch", "batch"];
+const VERBS: [&str; 9] =
+    ["ping", "get", "put", "delete", "append", "increment", "touch", "batch", "write_at"];
 /// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
 const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
 
@@ -41,6 +42,7 @@ fn verb(op: &Op<'_>) -> usize {
         Op::Increment { .. } => 5,
         Op::Touch { .. } => 6,
         Op::Batch(_) => 7,
+        Op::WriteAt { .. } => 8,
     }
 }
 

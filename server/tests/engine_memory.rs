@@ -165,6 +165,13 @@ fn too_long_keys_and_values_are_refused_with_the_limit() {
     }
     table.put(b"k", &[0; 999], Expect::Any, Ttl::Never, 0).expect("put");
     assert_eq!(table.append(b"k", b"12").expect_err("too long").code, ErrorCode::TooLarge);
+    for offset in [999, 1_000, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+        let error = table.write_at(b"k", offset, b"12").expect_err("too long");
+        assert_eq!(error.code, ErrorCode::TooLarge, "at {offset}");
+        assert!(error.text.contains("1000"), "{}", error.text);
+    }
+    assert!(table.write_at(b"k", 998, b"12").expect("write_at").is_some());
+    assert_eq!(table.write_at(b"none", 5_000, b"12"), Ok(None));
 }
 
 #[test]

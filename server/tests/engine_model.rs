@@ -17,6 +17,7 @@ enum Step {
     Put { key: u8, value: Vec<u8>, expect: Want, ttl: Ttl, flags: u32 },
     Delete { key: u8, expect: Want },
     Append { key: u8, more: Vec<u8> },
+    WriteAt { key: u8, offset: u16, bytes: Vec<u8> },
     Increment { key: u8, by: i64 },
     Touch { key: u8, ttl: Ttl },
     Relocate { key: u8 },
@@ -136,6 +137,7 @@ fn apply(table: &Table, clock: &FakeClock, model: &mut Model, step: Step) {
             value.extend_from_slice(&more);
             model.store(key, version, value, expiry_s, flags);
         }
+        Step::WriteAt { key, offset, bytes } => write_at(table, model, key, offset, &bytes),
         Step::Increment { key, by } => increment(table, model, key, by),
         Step::Touch { key, ttl } => {
             let version = table.touch(&name(key), ttl).expect("touch");
@@ -157,6 +159,20 @@ fn kept(model: &mut Model, key: u8) -> (Vec<u8>, u64, u32) {
         Some(old) => (old.value, old.expiry_s, old.flags),
         None => (Vec::new(), model.expiry(Ttl::TableDefault), 0),
     }
+}
+
+fn write_at(table: &Table, model: &mut Model, key: u8, offset: u16, bytes: &[u8]) {
+    let version = table.write_at(&name(key), offset.into(), bytes).expect("write_at");
+    let old = model.get(key);
+    assert_eq!(version.is_some(), old.is_some());
+    let (Some(version), Some(mut old)) = (version, old) else { return };
+    for (at, &byte) in (usize::from(offset)..).zip(bytes) {
+        if at >= old.value.len() {
+            old.value.resize(at + 1, 0);
+        }
+        old.value[at] = byte;
+    }
+    model.store(key, version, old.value, old.expiry_s, old.flags);
 }
 
 fn increment(table: &Table, model: &mut Model, key: u8, by: i64) {
@@ -239,6 +255,8 @@ fn a_step() -> impl Strategy<Value = Step> {
         8 => put,
         3 => (a_key(), a_want()).prop_map(|(key, expect)| Step::Delete { key, expect }),
         2 => (a_key(), a_value()).prop_map(|(key, more)| Step::Append { key, more }),
+        2 => (a_key(), prop_oneof![0..400_u16, any::<u16>()], a_value())
+            .prop_map(|(key, offset, bytes)| Step::WriteAt { key, offset, bytes }),
         2 => (a_key(), by).prop_map(|(key, by)| Step::Increment { key, by }),
         1 => (a_key(), a_ttl()).prop_map(|(key, ttl)| Step::Touch { key, ttl }),
         2 => a_key().prop_map(|key| Step::Relocate { key }),

@@ -18,6 +18,10 @@ fn operations() {
     assert_eq!(data.get(b"k").as_deref(), Some(&b"v"[..]));
     assert!(data.call(2, Op::Append { key: b"k", value: Payload::Inline(b"w") }).is_ok());
     assert_eq!(data.get(b"k").as_deref(), Some(&b"vw"[..]));
+    let write_at = |key| Op::WriteAt { key, offset_bytes: 3, value: Payload::Inline(b"x") };
+    assert!(matches!(data.call(9, write_at(b"k")), Ok(Reply::Done { .. })));
+    assert_eq!(data.get(b"k").as_deref(), Some(&b"vw\0x"[..]));
+    assert_eq!(data.call(10, write_at(b"none")), Ok(Reply::Absent));
     assert_eq!(code(data.call(3, Op::Increment { key: b"k", by: 1 })), ErrorCode::WrongType);
     let touched = data.call(4, Op::Touch { key: b"k", ttl: Ttl::Seconds(9) });
     assert!(matches!(touched, Ok(Reply::Done { .. })), "{touched:?}");

@@ -19,7 +19,7 @@ mod stage;
 
 pub(crate) use lend::put_from;
 pub(crate) use many::{call_many, get_many};
-pub(crate) use reply::{deleted, number, touched, version};
+pub(crate) use reply::{deleted, number, touched, version, version_if_present};
 use reply::{found, pong};
 use stage::{check_limits, stage};
 

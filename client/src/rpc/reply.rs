@@ -15,6 +15,15 @@ pub(crate) fn version(answered: &mut Answered) -> Result<Version, Error> {
     }
 }
 
+/// `None`: there was nothing to change.
+pub(crate) fn version_if_present(answered: &mut Answered) -> Result<Option<Version>, Error> {
+    match answered.reply()? {
+        Reply::Done { version } => Ok(Some(version)),
+        Reply::Absent => Ok(None),
+        _ => Err(WRONG_REPLY),
+    }
+}
+
 pub(crate) fn deleted(answered: &mut Answered) -> Result<bool, Error> {
     match answered.reply()? {
         Reply::Deleted => Ok(true),

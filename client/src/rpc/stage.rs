@@ -28,7 +28,9 @@ pub(super) fn check_limits(connection: &Connection, op: &Op<'_>) -> Result<(), E
 
 fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
     match op {
-        Op::Put { key, value, .. } | Op::Append { key, value } => (key, value.len_bytes()),
+        Op::Put { key, value, .. } | Op::Append { key, value } | Op::WriteAt { key, value, .. } => {
+            (key, value.len_bytes())
+        }
         Op::Get { key, .. }
         | Op::Delete { key, .. }
         | Op::Increment { key, .. }
@@ -73,7 +75,7 @@ pub(super) async fn stage<'a>(
     lent.map_err(|error| CallError::Failed(connection.attach_error(error)))?;
     let mut staged = op.clone();
     match &mut staged {
-        Op::Put { value, .. } | Op::Append { value, .. } => {
+        Op::Put { value, .. } | Op::Append { value, .. } | Op::WriteAt { value, .. } => {
             if let Payload::Inline(bytes) = *value {
                 *value = turn.store(bytes).map_err(CallError::Failed)?;
             }

@@ -127,8 +127,29 @@ pub(crate) fn pieces(mut value: &[u8]) -> Vec<u64> {
     ids
 }
 
+/// Bytes in the body of a piece that a stamp is written over; what is stamped has no fewer.
+pub(crate) const STAMP_BYTES: usize = 16;
+/// Where a stamp is written.
+pub(crate) const STAMP_OFFSET: u64 = HEADER_BYTES as u64;
+
+/// The bytes of a stamp, for [`STAMP_OFFSET`].
+pub(crate) fn stamp(id: u64) -> Vec<u8> {
+    [id.to_le_bytes(), (!id).to_le_bytes()].concat()
+}
+
 /// What the checker calls this value.
 pub(crate) fn content(value: &[u8]) -> Content {
+    let (head, behind) = value.split_at(value.len().min(HEADER_BYTES + STAMP_BYTES));
+    let (header, found) = head.split_at_checked(HEADER_BYTES).expect("a piece is whole");
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    if found.len() == STAMP_BYTES && found == stamp(word(found)) {
+        let under: Vec<u8> = body(word(header), STAMP_BYTES).collect();
+        return unstamped(&[header, &under, behind].concat()).stamped(word(found));
+    }
+    unstamped(value)
+}
+
+fn unstamped(value: &[u8]) -> Content {
     let ids = pieces(value);
     let (first, rest) = ids.split_first().expect("no value is empty");
     rest.iter().fold(Content::of(*first), |content, id| content.appended(*id))

@@ -3,7 +3,8 @@
 //! written.
 //!
 //! A value is one or more pieces (appends add some): 8 bytes number, 4 bytes length of the whole
-//! piece, 4 bytes check over both, then bytes from the number.
+//! piece, 4 bytes check over both, then bytes from the number. A stamp may be written over the
+//! first of those of a value.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
@@ -40,6 +41,31 @@ pub fn piece(number: u64, len_bytes: usize) -> Vec<u8> {
     bytes
 }
 
+/// Where a stamp is written.
+pub const STAMP_OFFSET: usize = PIECE_MIN_BYTES;
+/// Shortest piece that a stamp can be written into.
+pub const STAMPABLE_MIN_BYTES: usize = STAMP_OFFSET + STAMP_BYTES;
+const STAMP_BYTES: usize = 16;
+
+/// The bytes of a stamp, for [`STAMP_OFFSET`].
+pub fn stamp(number: u64) -> Vec<u8> {
+    [number.to_le_bytes(), mix(!number).to_le_bytes()].concat()
+}
+
+/// The stamp of a value, and the value as it was before it.
+fn unstamped(bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let number = u64::from_le_bytes(*bytes.first_chunk()?);
+    let under = STAMP_OFFSET..STAMPABLE_MIN_BYTES;
+    let found = bytes.get(under.clone())?;
+    let stamped = u64::from_le_bytes(*found.first_chunk()?);
+    if found != stamp(stamped) {
+        return None;
+    }
+    let mut before = bytes.to_vec();
+    before[under.clone()].copy_from_slice(&piece(number, STAMPABLE_MIN_BYTES)[under]);
+    Some((stamped, before))
+}
+
 /// The number of the piece that `bytes` begin with, and the bytes behind it, if it is whole.
 pub fn first_piece(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
@@ -63,7 +89,11 @@ pub fn first_piece(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// What the checker calls these bytes; for bytes that are neither pieces nor a number, something
 /// that no write has.
 pub fn content_of(bytes: &[u8]) -> Content {
-    parse(bytes).unwrap_or_else(|| {
+    let stamped = || {
+        let (stamp, before) = unstamped(bytes)?;
+        Some(parse(&before)?.stamped(stamp))
+    };
+    parse(bytes).or_else(stamped).unwrap_or_else(|| {
         let hash = bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash ^ u64::from(byte)));
         Content::Bytes(hash | NEVER_WRITTEN)
     })

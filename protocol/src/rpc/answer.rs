@@ -21,9 +21,9 @@ pub enum Reply<'a> {
     Pong,
     /// To a get: a value.
     Found(Found<'a>),
-    /// To a get, delete or touch: there is none.
+    /// To a get, delete, touch or write at an offset: there is none.
     Absent,
-    /// To a put, append or touch: done; the key has this version now.
+    /// To a put, append, write at an offset or touch: done; the key has this version now.
     Done {
         /// Version.
         version: u64,

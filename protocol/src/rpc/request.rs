@@ -55,6 +55,16 @@ pub enum Op<'a> {
         /// What to add.
         value: Payload<'a>,
     },
+    /// Replace bytes of a value from an offset on; it grows where it is too short, a gap is zeros.
+    /// An absent one stays absent.
+    WriteAt {
+        /// The key.
+        key: &'a [u8],
+        /// Bytes from the start of the value.
+        offset_bytes: u64,
+        /// What to write there.
+        value: Payload<'a>,
+    },
     /// Add to a value that is a decimal number; an absent one is 0.
     Increment {
         /// The key.
@@ -159,6 +169,7 @@ const APPEND: u8 = 4;
 const INCREMENT: u8 = 5;
 const TOUCH: u8 = 6;
 const BATCH: u8 = 7;
+const WRITE_AT: u8 = 8;
 
 impl<'a> Request<'a> {
     /// Appends the message.
@@ -237,6 +248,12 @@ impl<'a> Op<'a> {
                 out.bytes(key);
                 value.encode(out);
             }
+            Self::WriteAt { key, offset_bytes, value } => {
+                out.u8(WRITE_AT);
+                out.bytes(key);
+                out.u64(*offset_bytes);
+                value.encode(out);
+            }
             Self::Increment { key, by } => {
                 out.u8(INCREMENT);
                 out.bytes(key);
@@ -263,7 +280,7 @@ impl<'a> Op<'a> {
         if kind == BATCH && batch_allowed {
             return Self::decode_batch(reader);
         }
-        if !(GET..=TOUCH).contains(&kind) {
+        if !matches!(kind, GET..=TOUCH | WRITE_AT) {
             return Err(DecodeError::Unknown { field: "operation", value: u64::from(kind) });
         }
         let key = reader.bytes("key", KEY_MAX_BYTES)?;
@@ -278,6 +295,11 @@ impl<'a> Op<'a> {
             },
             DELETE => Self::Delete { key, expect: Expect::decode(reader)? },
             APPEND => Self::Append { key, value: Payload::decode(reader)? },
+            WRITE_AT => Self::WriteAt {
+                key,
+                offset_bytes: reader.u64("write offset")?,
+                value: Payload::decode(reader)?,
+            },
             INCREMENT => Self::Increment { key, by: reader.i64("by")? },
             _ => Self::Touch { key, ttl: Ttl::decode(reader)? },
         })

@@ -93,6 +93,48 @@ impl Change for Append<'_> {
     }
 }
 
+struct WriteAt<'a> {
+    offset_bytes: u64,
+    bytes: &'a [u8],
+    /// Longest value.
+    max_bytes: usize,
+    value: Vec<u8>,
+}
+
+impl Change for WriteAt<'_> {
+    fn decide(
+        &mut self,
+        header: Option<EntryHeader>,
+        at: Option<Spot<'_>>,
+    ) -> Result<Option<Decision>, RpcError> {
+        if header.is_none() {
+            return Ok(None);
+        }
+        // What may not be is refused before it takes memory.
+        let offset = usize::try_from(self.offset_bytes).ok();
+        let end = offset.and_then(|offset| offset.checked_add(self.bytes.len()));
+        let Some(end) = end.filter(|&end| end <= self.max_bytes) else {
+            let text = format!(
+                "{} bytes at {} are beyond the longest value: the limit is {}",
+                self.bytes.len(),
+                self.offset_bytes,
+                self.max_bytes
+            );
+            return Err(RpcError::new(ErrorCode::TooLarge, text));
+        };
+        current(header, at, &mut self.value);
+        if !self.bytes.is_empty() {
+            self.value.resize(self.value.len().max(end), 0);
+            self.value[end - self.bytes.len()..end].copy_from_slice(self.bytes);
+        }
+        Ok(Some(keep(header)))
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
 struct Increment {
     by: i64,
     number: i64,
@@ -168,6 +210,23 @@ impl Table {
     /// As for [`Self::put`].
     pub fn append(&self, key: &[u8], value: &[u8]) -> Result<u64, RpcError> {
         stored(self.write(key, &mut Append { more: value, value: Vec::new() })?)
+    }
+
+    /// Replaces bytes of a value from `offset_bytes` on. A shorter value grows, a gap is zeros; no
+    /// bytes change nothing but the version. Expiry and flags stay. Gives the version; `None`:
+    /// there is no such key.
+    ///
+    /// # Errors
+    /// As for [`Self::put`].
+    pub fn write_at(
+        &self,
+        key: &[u8],
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<Option<u64>, RpcError> {
+        let max_bytes = self.shared.value_max_bytes;
+        let mut change = WriteAt { offset_bytes, bytes, max_bytes, value: Vec::new() };
+        self.write(key, &mut change)
     }
 
     /// Adds to a value that is a decimal number, an absent one being 0. Expiry and flags stay.

@@ -57,6 +57,14 @@ impl Call<'_> {
                 let append = |bytes: &[u8]| table.append(key, bytes);
                 Reply::Done { version: self.with_value(*value, pool, append)? }
             }
+            Op::WriteAt { key, offset_bytes, value } => {
+                let table = self.table()?;
+                let write = |bytes: &[u8]| table.write_at(key, *offset_bytes, bytes);
+                match self.with_value(*value, pool, write)? {
+                    Some(version) => Reply::Done { version },
+                    None => Reply::Absent,
+                }
+            }
             Op::Delete { key, expect } => match self.table()?.delete(key, *expect)? {
                 true => Reply::Deleted,
                 false => Reply::Absent,

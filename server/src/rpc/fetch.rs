@@ -73,14 +73,14 @@ fn parts_mut<'o, 'v>(op: &'o mut Op<'v>) -> &'o mut [Op<'v>] {
 
 fn payload<'o, 'v>(op: &'o Op<'v>) -> Option<&'o Payload<'v>> {
     match op {
-        Op::Put { value, .. } | Op::Append { value, .. } => Some(value),
+        Op::Put { value, .. } | Op::Append { value, .. } | Op::WriteAt { value, .. } => Some(value),
         _ => None,
     }
 }
 
 fn payload_mut<'o, 'v>(op: &'o mut Op<'v>) -> Option<&'o mut Payload<'v>> {
     match op {
-        Op::Put { value, .. } | Op::Append { value, .. } => Some(value),
+        Op::Put { value, .. } | Op::Append { value, .. } | Op::WriteAt { value, .. } => Some(value),
         _ => None,
     }
 }

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum Content {
     /// A number that stands for bytes: [`Content::of`] and [`Content::appended`] make them.
     Bytes(u64),
+    /// These bytes with a stamp written over a few of them, by [`Content::stamped`].
+    Stamped(u64, u64),
     /// A decimal number, for increments.
     Number(i64),
 }
@@ -19,11 +21,23 @@ impl Content {
 
     /// These bytes with another piece behind them.
     pub fn appended(self, piece: u64) -> Self {
-        let before = match self {
-            Self::Bytes(id) => id,
+        let then = |id: u64| (id.rotate_left(23) ^ piece).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        match self {
+            Self::Stamped(id, stamp) => Self::Stamped(then(id), stamp),
+            other => Self::Bytes(then(other.id())),
+        }
+    }
+
+    /// These bytes with a stamp where all stamps are written: the last one is seen.
+    pub fn stamped(self, stamp: u64) -> Self {
+        Self::Stamped(self.id(), stamp)
+    }
+
+    fn id(self) -> u64 {
+        match self {
+            Self::Bytes(id) | Self::Stamped(id, _) => id,
             Self::Number(n) => n as u64 ^ 0x5555_5555_5555_5555,
-        };
-        Self::Bytes((before.rotate_left(23) ^ piece).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        }
     }
 }
 
@@ -52,6 +66,10 @@ pub enum Op {
     Append {
         piece: u64,
     },
+    /// Write at an offset, always the same one.
+    Stamp {
+        stamp: u64,
+    },
     Increment {
         by: i64,
     },
@@ -69,9 +87,9 @@ pub enum Op {
 pub enum Ret {
     /// Get: content and version.
     Value(Content, u64),
-    /// Get, delete, touch: there is none.
+    /// Get, delete, touch, stamp: there is none.
     Absent,
-    /// Put, append, touch: the version it has now.
+    /// Put, append, touch, stamp: the version it has now.
     Version(u64),
     /// Delete: it was there.
     Deleted,
@@ -116,7 +134,7 @@ impl State {
     fn answered(&self, op: &Op, ret: &Ret) -> Option<Self> {
         match (*op, *ret) {
             (Op::Get, Ret::Value(content, version)) => self.read(content, version),
-            (Op::Get, Ret::Absent) | (Op::Touch { .. }, Ret::Absent) => self.unless_stored(),
+            (Op::Get | Op::Touch { .. } | Op::Stamp { .. }, Ret::Absent) => self.unless_stored(),
             (Op::Put { expect, .. } | Op::Delete { expect }, Ret::Refused) => {
                 self.meets(expect, false).then_some(*self)
             }
@@ -129,10 +147,7 @@ impl State {
                 met.stored.map(|_| Self { stored: None, ..met })
             }
             (Op::Delete { expect }, Ret::Absent) => self.assuming(expect)?.unless_stored(),
-            (Op::Append { .. }, Ret::Version(version)) => {
-                self.mutated(op)?.with_version(self, version)
-            }
-            (Op::Touch { .. }, Ret::Version(version)) => {
+            (Op::Append { .. } | Op::Stamp { .. } | Op::Touch { .. }, Ret::Version(version)) => {
                 self.mutated(op)?.with_version(self, version)
             }
             (Op::Touch { .. }, Ret::Touched) => self.mutated(op),
@@ -146,7 +161,7 @@ impl State {
                 }
             }
             (Op::Increment { .. }, Ret::WrongType) => {
-                let is_bytes = |s: Stored| matches!(s.content, Content::Bytes(_));
+                let is_bytes = |s: Stored| !matches!(s.content, Content::Number(_));
                 self.stored.is_some_and(is_bytes).then_some(*self)
             }
             (Op::Clock { now_s }, Ret::Ticked) => Some(self.at(now_s)),
@@ -164,7 +179,9 @@ impl State {
                 let met = self.assuming(expect)?;
                 met.stored.map(|_| Self { stored: None, ..met })
             }
-            Op::Append { .. } | Op::Increment { .. } | Op::Touch { .. } => self.mutated(op),
+            Op::Append { .. } | Op::Stamp { .. } | Op::Increment { .. } | Op::Touch { .. } => {
+                self.mutated(op)
+            }
             Op::Clock { now_s } => Some(self.at(now_s)).filter(|after| after != self),
         }
     }
@@ -234,17 +251,18 @@ impl State {
         Some(self)
     }
 
-    /// After an append, increment or touch that does something.
+    /// After an append, stamp, increment or touch that does something.
     fn mutated(&self, op: &Op) -> Option<Self> {
         let before = self.stored;
         let kept_s = before.map_or(0, |s| s.expiry_s);
         let (content, expiry_s) = match (*op, before) {
             (Op::Append { piece }, None) => (Content::of(piece), 0),
             (Op::Append { piece }, Some(s)) => (s.content.appended(piece), kept_s),
+            (Op::Stamp { stamp }, Some(s)) => (s.content.stamped(stamp), kept_s),
             (Op::Increment { by }, None) => (Content::Number(by), 0),
             (Op::Increment { by }, Some(s)) => match s.content {
                 Content::Number(n) => (Content::Number(n.checked_add(by)?), kept_s),
-                Content::Bytes(_) => return None,
+                Content::Bytes(_) | Content::Stamped(..) => return None,
             },
             (Op::Touch { expiry_s }, Some(s)) => (s.content, expiry_s),
             _ => return None,

@@ -4,7 +4,7 @@ use onesided::{Error, Expect as ApiExpect, PutOptions, Table, Ttl};
 
 use super::{Sim, key};
 use crate::linearize::{Content, Expect, Op, Ret};
-use crate::values::{content_of, piece};
+use crate::values::{STAMP_OFFSET, content_of, piece, stamp};
 
 /// One call of a client.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub enum Call {
     Get(Vec<usize>),
     /// One key, into a buffer that is lent to the client.
     GetLent(usize),
-    /// A mutation. `bytes` is what a put or append carries.
+    /// A mutation. `bytes` is what it carries.
     Change { key: usize, op: Op, bytes: Vec<u8>, ttl_s: u32 },
 }
 
@@ -89,6 +89,10 @@ async fn change(table: &Table, key: &[u8], op: Op, bytes: &[u8], ttl_s: u32) -> 
         },
         Op::Append { .. } => Ret::Version(table.append(key, bytes).await?),
         Op::Increment { by } => Ret::Number(table.increment(key, by).await?, None),
+        Op::Stamp { .. } => match table.write_at(key, STAMP_OFFSET as u64, bytes).await? {
+            Some(version) => Ret::Version(version),
+            None => Ret::Absent,
+        },
         Op::Touch { .. } => match table.touch(key, ttl).await? {
             true => Ret::Touched,
             false => Ret::Absent,
@@ -130,7 +134,7 @@ impl Sim {
         let w = self.plan.weights;
         let short_lived = if self.plan.clock_moves { w.put_short_lived } else { 0 };
         let touch = if self.plan.clock_moves { w.touch } else { 0 };
-        let kinds = [w.put, w.put_if, short_lived, w.delete, w.append, w.increment, touch];
+        let kinds = [w.put, w.put_if, short_lived, w.delete, w.append, w.increment, touch, w.stamp];
         let mut at = self.pick(kinds.iter().sum());
         let kind = kinds.iter().position(|&weight| {
             let here = at < weight;
@@ -152,6 +156,11 @@ impl Sim {
             }
             Some(5) => on(Op::Increment { by: 1 + self.pick(5) as i64 }, 0),
             Some(6) => on(Op::Touch { expiry_s: 0 }, self.pick(3) as u32),
+            Some(7) => {
+                let (number, _) = self.next_piece();
+                let op = Op::Stamp { stamp: number };
+                Call::Change { key, op, bytes: stamp(number), ttl_s: 0 }
+            }
             _ => self.put(key, Expect::Any, 0),
         }
     }

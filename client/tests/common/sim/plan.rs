@@ -5,6 +5,8 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use crate::values::STAMPABLE_MIN_BYTES;
+
 /// Sizes, rates, and how bad the network is.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -53,6 +55,8 @@ pub struct Weights {
     pub append: u64,
     pub increment: u64,
     pub touch: u64,
+    /// Writes at an offset: without increments, whose values are shorter than that.
+    pub stamp: u64,
 }
 
 impl Weights {
@@ -65,6 +69,7 @@ impl Weights {
         append: 0,
         increment: 0,
         touch: 0,
+        stamp: 0,
     };
 }
 
@@ -78,6 +83,7 @@ impl Default for Weights {
             append: 2,
             increment: 1,
             touch: 1,
+            stamp: 0,
         }
     }
 }
@@ -93,8 +99,8 @@ impl Plan {
             kill_per_million: *[0, 0, 30].choose(rng).unwrap_or(&0),
             ..Options::default()
         };
-        let sizes = [(24, 80), (430, 480), (500, 900), (500, 900), (700, 2_500)];
-        Self {
+        let sizes = [(STAMPABLE_MIN_BYTES, 80), (430, 480), (500, 900), (500, 900), (700, 2_500)];
+        let plan = Self {
             seed,
             network,
             keys: rng.random_range(1..4),
@@ -113,6 +119,10 @@ impl Plan {
             clean_percent: *[0, 50, 90].choose(rng).unwrap_or(&50),
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             weights: Weights::default(),
+        };
+        match rng.random_bool(0.5) {
+            true => Self { weights: Weights { increment: 0, stamp: 3, ..plan.weights }, ..plan },
+            false => plan,
         }
     }
 }

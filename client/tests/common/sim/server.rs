@@ -121,6 +121,12 @@ impl Sim {
                 let (value, version) = table.increment(key, *by)?;
                 return Ok(Done::Number(value, version));
             }
+            Op::WriteAt { key, offset_bytes, value } => {
+                match table.write_at(key, *offset_bytes, &inline(value))? {
+                    Some(version) => version,
+                    None => return Ok(Done::Absent),
+                }
+            }
             Op::Touch { key, ttl } => match table.touch(key, *ttl)? {
                 Some(version) => version,
                 None => return Ok(Done::Absent),
