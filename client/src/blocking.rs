@@ -6,6 +6,7 @@ use onesided_fabric::FabricKind;
 use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus};
 use onesided_protocol::rpc::{Expect, Ttl};
 
+use crate::batch::{BatchOp, BatchReply};
 use crate::core::block_on;
 use crate::error::Error;
 use crate::link::Link;
@@ -296,6 +297,11 @@ impl Table {
         pairs: &[(K, V)],
     ) -> Vec<Result<Version, Error>> {
         self.run(self.inner.put_many(pairs))
+    }
+
+    /// As [`crate::Table::batch`].
+    pub fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<BatchReply, Error>> {
+        self.run(self.inner.batch(ops))
     }
 
     /// As [`crate::Table::delete`].

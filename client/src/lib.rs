@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod accesses;
+mod batch;
 pub mod blocking;
 mod choose;
 mod client;
@@ -46,6 +47,7 @@ mod upkeep;
 mod url;
 mod value;
 
+pub use batch::{BatchOp, BatchReply};
 pub use client::Client;
 pub use error::Error;
 pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::{Buffer, Line};
@@ -12,6 +12,7 @@ use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 use thread_local::ThreadLocal;
 
 use crate::accesses::{Accesses, Sampler};
+use crate::batch::{self, BatchOp, BatchReply};
 use crate::client::LinkGuard;
 use crate::core::{Connection, Deadline, TimedOut};
 use crate::error::Error;
@@ -29,12 +30,15 @@ pub(crate) struct OpenTable {
     pub(crate) info: TableInfo,
     pub(crate) view: read::TableView,
     stale: AtomicBool,
+    /// What answers to GETs by RPC have been long of late, in bytes.
+    value_bytes: AtomicUsize,
 }
 
 impl OpenTable {
     fn new(connection: Arc<Connection>, info: TableInfo) -> Self {
         let view = read::TableView::new(&connection, &info);
-        Self { connection, info, view, stale: AtomicBool::new(false) }
+        let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { connection, info, view, stale, value_bytes }
     }
 
     /// Whether operations may use it.
@@ -49,6 +53,17 @@ impl OpenTable {
             true => self.connection.options().access_sample_every,
             false => 0,
         }
+    }
+
+    /// How long a value is, by those that came last.
+    pub(crate) fn foreseen_value_bytes(&self) -> usize {
+        self.value_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A value was so long; shorter ones are believed slowly.
+    pub(crate) fn foresee_value_bytes(&self, len_bytes: usize) {
+        let before = self.foreseen_value_bytes();
+        self.value_bytes.store(len_bytes.max(before - before.div_ceil(8)), Ordering::Relaxed);
     }
 
     /// The server does not know it any more: the name must be looked up again.
@@ -338,6 +353,13 @@ impl Table {
         self.handle.count(Counter::RpcPuts, pairs.len());
         let ops: Vec<Op<'_>> = pairs.iter().map(|(k, v)| rpc::plain_put(k, v)).collect();
         rpc::call_many(&self.handle, "put_many", &ops, rpc::version).await
+    }
+
+    /// Performs operations of several kinds in as few round trips as can be; one result for each,
+    /// in order. Those on one key are done in their order, others in any. They are not atomic
+    /// together.
+    pub async fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<BatchReply, Error>> {
+        batch::batch(&self.handle, ops).await
     }
 
     /// Removes a key; whether it was there.

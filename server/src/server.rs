@@ -124,10 +124,7 @@ impl Core {
             self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
         );
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
-        if let Some((user_ms, system_ms)) = stats::cpu_ms() {
-            list.push(("process_cpu_user_ms".to_owned(), user_ms));
-            list.push(("process_cpu_system_ms".to_owned(), system_ms));
-        }
+        list.extend(stats::process());
         list.extend(stats::memory(memory));
         list
     }

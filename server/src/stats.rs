@@ -184,7 +184,7 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
 }
 
 /// CPU time of this process in user and in system mode, in ms; `None` without /proc.
-pub(crate) fn cpu_ms() -> Option<(u64, u64)> {
+fn cpu_ms() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The name in parentheses may hold anything; fields 14 and 15 count from after it.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -193,6 +193,26 @@ pub(crate) fn cpu_ms() -> Option<(u64, u64)> {
     let system: u64 = fields.next()?.parse().ok()?;
     let per_s = rustix::param::clock_ticks_per_second().max(1);
     Some((user * 1000 / per_s, system * 1000 / per_s))
+}
+
+/// What this process is and uses: its number, CPU time, resident memory (shared memory included).
+pub(crate) fn process() -> Vec<(String, u64)> {
+    let mut list = vec![("process_id".to_owned(), u64::from(std::process::id()))];
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+    list.push(("process_cpu_ns".to_owned(), cpu_ns));
+    if let Some((user_ms, system_ms)) = cpu_ms() {
+        list.push(("process_cpu_user_ms".to_owned(), user_ms));
+        list.push(("process_cpu_system_ms".to_owned(), system_ms));
+    }
+    // The second number is of resident pages.
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    if let Some(pages) = pages {
+        let bytes = pages * rustix::param::page_size() as u64;
+        list.push(("process_resident_bytes".to_owned(), bytes));
+    }
+    list
 }
 
 /// At most so many log lines a second; the rest is counted and told with the next.
@@ -227,8 +247,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_there() {
-        assert!(cpu_ms().is_some());
+    fn the_process_is_known() {
+        let list = process();
+        let of = |wanted: &str| list.iter().find(|(name, _)| name == wanted).map(|pair| pair.1);
+        assert_eq!(of("process_id"), Some(std::process::id().into()));
+        assert!(of("process_cpu_ns") > Some(0) && of("process_cpu_user_ms").is_some());
+        assert!(of("process_resident_bytes") > Some(1 << 20));
     }
 
     #[test]

@@ -34,13 +34,20 @@ pub(crate) struct Outgoing<'a> {
 #[derive(Debug)]
 pub(crate) struct Answered {
     message: Buffer,
-    pub(crate) keep: Option<Keep>,
+    keep: Option<Keep>,
 }
 
 impl Answered {
-    /// What came of the request.
-    pub(crate) fn reply(&self) -> Result<Reply<'_>, Error> {
-        Ok(Answer::decode(&self.message)?.result?)
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.message.len()
+    }
+
+    /// What came of the request, as `take` reads the reply and what it may point into.
+    pub(crate) fn take<T>(
+        &mut self,
+        take: impl FnOnce(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        take(Answer::decode(&self.message)?.result?, &mut self.keep)
     }
 }
 

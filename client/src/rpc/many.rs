@@ -1,21 +1,28 @@
-//! Many operations behind one doorbell.
+//! Many operations at once: short ones share messages, and messages share a doorbell.
+//!
+//! Operations reach the server in the order in which they are given, and it applies them in that
+//! order.
 
 use std::sync::Arc;
 
-use onesided_protocol::rpc::Op;
+use onesided_protocol::limits::MESSAGE_OVERHEAD_BYTES;
+use onesided_protocol::rpc::{ErrorCode, Op, Reply};
 
-use super::stage::{check_limits, fits};
+use super::stage::{check_limits, fits, len_in_batch};
 use super::{Progress, found, go_on};
-use crate::core::{Answered, CallError, Deadline, Outgoing};
+use crate::core::{Answered, CallError, Connection, Deadline, Keep, Outgoing};
 use crate::error::Error;
 use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
 use crate::value::Value;
 
-/// Calls of one put_many or get_many that are on their way together.
+/// Operations that are on their way together.
 const PIPELINE: usize = 32;
+/// Operations share a message up to this length, and values an answer, as far as their lengths can
+/// be foreseen: longer ones cost more by being copied than messages do.
+const SHARED_BYTES: usize = 64 << 10;
 
-/// As [`get`] for many keys, pipelined.
+/// As [`super::get`] for many keys, pipelined.
 pub(crate) async fn get_many<K: AsRef<[u8]>>(
     table: &TableHandle,
     keys: &[K],
@@ -29,37 +36,36 @@ fn plain_get(key: &impl AsRef<[u8]>) -> Op<'_> {
     Op::Get { key: key.as_ref(), landing: None }
 }
 
-/// Performs many operations, a pipeline's length of them behind one doorbell. What cannot be
-/// pipelined, or has to be tried again, goes one by one.
+/// Performs many operations, a pipeline's length of them at once. What cannot be pipelined, or has
+/// to be tried again, goes one by one.
 pub(crate) async fn call_many<T>(
     table: &TableHandle,
     what: &'static str,
     ops: &[Op<'_>],
-    take: impl Fn(&mut Answered) -> Result<T, Error>,
+    take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Vec<Result<T, Error>> {
     let mut results = Vec::with_capacity(ops.len());
     for ops in ops.chunks(PIPELINE) {
         let by = table.deadline(what);
-        match pipeline(table, by, ops).await {
-            Some(attempts) => {
-                for (op, attempt) in ops.iter().zip(attempts) {
-                    results.push(conclude(table, by, op, attempt, &take).await);
-                }
+        let Some(attempts) = pipeline(table, by, ops).await else {
+            for op in ops {
+                let by = table.deadline(what);
+                results.push(go_on(table, by, op, Progress::default(), &take).await);
             }
-            None => {
-                for op in ops {
-                    let by = table.deadline(what);
-                    results.push(go_on(table, by, op, Progress::default(), &take).await);
-                }
-            }
+            continue;
+        };
+        for attempt in attempts {
+            conclude(table, by, attempt, &take, &mut results).await;
         }
     }
     results
 }
 
-/// What came of one operation of a pipeline.
-struct Attempt {
+/// A message of a pipeline, and what came of it.
+struct Attempt<'a> {
     open: Arc<OpenTable>,
+    /// One operation, or a batch of several.
+    op: Op<'a>,
     progress: Progress,
     answer: Result<Answered, CallError>,
 }
@@ -67,18 +73,88 @@ struct Attempt {
 async fn conclude<T>(
     table: &TableHandle,
     by: Deadline,
+    attempt: Attempt<'_>,
+    take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+    results: &mut Vec<Result<T, Error>>,
+) {
+    let Attempt { open, op, progress, answer } = attempt;
+    let Op::Batch(ops) = &op else {
+        return results.push(conclude_one(table, by, &open, &op, progress, answer, take).await);
+    };
+    let take_all = |reply: Reply<'_>, _: &mut Option<Keep>| take_batch(reply, ops.len(), take);
+    let all = conclude_one(table, by, &open, &op, progress, answer, &take_all).await;
+    let known = all.is_ok();
+    let mut all = all.map(Vec::into_iter);
+    for op in ops {
+        let result = match &mut all {
+            Ok(all) => all.next().unwrap_or(Err(WRONG_COUNT)),
+            Err(error) => Err(repeated(error)),
+        };
+        let again = match &result {
+            // Its value has no room beside the others, or the answer is one to a retry.
+            Err(Error::Refused(refused)) => refused.code == ErrorCode::NeedsLanding,
+            Err(Error::NoSuchTable(_)) => {
+                open.mark_stale();
+                true
+            }
+            // Nothing came of the batch as a whole, and nothing was applied.
+            Err(Error::ConnectionLost(_) | Error::TimedOut { .. }) => false,
+            Err(Error::OutcomeUnknown { .. }) => !op.is_mutation(),
+            Err(_) => !known,
+            Ok(_) => false,
+        };
+        results.push(match again {
+            true => go_on(table, by, op, Progress::default(), take).await,
+            false => result,
+        });
+    }
+}
+
+const WRONG_COUNT: Error = Error::BadAnswer("the answer to a batch is of another length");
+
+fn take_batch<T>(
+    reply: Reply<'_>,
+    count: usize,
+    take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+) -> Result<Vec<Result<T, Error>>, Error> {
+    match reply {
+        Reply::Batch(replies) if replies.len() == count => {
+            let one = |reply: Result<Reply<'_>, _>| take(reply?, &mut None);
+            Ok(replies.into_iter().map(one).collect())
+        }
+        _ => Err(WRONG_COUNT),
+    }
+}
+
+/// The error of all of a batch, for each operation in it.
+fn repeated(error: &Error) -> Error {
+    match error {
+        Error::OutcomeUnknown { what, reason } => {
+            Error::OutcomeUnknown { what, reason: reason.clone() }
+        }
+        Error::TimedOut { what, after } => Error::TimedOut { what, after: *after },
+        Error::ConnectionLost(reason) => Error::ConnectionLost(reason.clone()),
+        Error::NoSuchTable(name) => Error::NoSuchTable(name.clone()),
+        _ => WRONG_COUNT,
+    }
+}
+
+async fn conclude_one<T>(
+    table: &TableHandle,
+    by: Deadline,
+    open: &OpenTable,
     op: &Op<'_>,
-    attempt: Attempt,
-    take: &impl Fn(&mut Answered) -> Result<T, Error>,
+    mut progress: Progress,
+    answer: Result<Answered, CallError>,
+    take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let Attempt { open, mut progress, answer } = attempt;
     match answer {
-        Ok(mut answered) => match take(&mut answered) {
+        Ok(mut answered) => match answered.take(take) {
             Err(Error::NoSuchTable(_)) => {
                 open.mark_stale();
                 progress = Progress { reopened: true, ..Progress::default() };
             }
-            Err(Error::Refused(refused)) if progress.must_land(&open, refused.code) => {}
+            Err(Error::Refused(refused)) if progress.must_land(open, refused.code) => {}
             taken => return taken,
         },
         Err(error) => progress.lost(table.link(), &open.connection, by, error, op)?,
@@ -87,15 +163,20 @@ async fn conclude<T>(
 }
 
 /// One attempt for all of them. `None`: they have to go one by one.
-async fn pipeline(table: &TableHandle, by: Deadline, ops: &[Op<'_>]) -> Option<Vec<Attempt>> {
+async fn pipeline<'a>(
+    table: &TableHandle,
+    by: Deadline,
+    ops: &[Op<'a>],
+) -> Option<Vec<Attempt<'a>>> {
     let open = table.open(by).await.ok()?;
     let connection = &*open.connection;
     if !ops.iter().all(|op| fits(connection, op) && check_limits(connection, op).is_ok()) {
         return None;
     }
-    let mut progress: Vec<Progress> = Vec::with_capacity(ops.len());
-    let mut outgoing = Vec::with_capacity(ops.len());
-    for op in ops {
+    let messages = share(connection, ops, open.foreseen_value_bytes());
+    let mut progress: Vec<Progress> = Vec::with_capacity(messages.len());
+    let mut outgoing = Vec::with_capacity(messages.len());
+    for op in &messages {
         let mut one = Progress::default();
         if op.is_mutation() {
             // Not waiting while holding some: two pipelines could wait for each other.
@@ -106,6 +187,36 @@ async fn pipeline(table: &TableHandle, by: Deadline, ops: &[Op<'_>]) -> Option<V
         progress.push(one);
     }
     let answers = connection.call_many(&outgoing, by).await;
-    let attempt = |(progress, answer)| Attempt { open: Arc::clone(&open), progress, answer };
-    Some(progress.into_iter().zip(answers).map(attempt).collect())
+    let parts = messages.into_iter().zip(progress).zip(answers);
+    let attempt = |((op, progress), answer)| {
+        let answer: Result<Answered, CallError> = answer;
+        if let (Op::Batch(ops), Ok(answered)) = (&op, &answer) {
+            open.foresee_value_bytes(answered.len_bytes() / ops.len().max(1));
+        }
+        Attempt { open: Arc::clone(&open), op, progress, answer }
+    };
+    Some(parts.map(attempt).collect())
+}
+
+/// The operations as messages: batches of neighbours, as many as share one well.
+fn share<'a>(connection: &Connection, ops: &[Op<'a>], value_bytes: usize) -> Vec<Op<'a>> {
+    let most = connection.caps().max_message_bytes.saturating_sub(MESSAGE_OVERHEAD_BYTES);
+    let most = most.min(SHARED_BYTES);
+    let mut messages = Vec::new();
+    let mut rest = ops;
+    while !rest.is_empty() {
+        let (mut request, mut answer) = (0, 0);
+        let beyond = rest.iter().position(|op| {
+            request += len_in_batch(op);
+            answer += if matches!(op, Op::Get { .. }) { value_bytes } else { 0 };
+            request > most || answer > SHARED_BYTES
+        });
+        let (message, after) = rest.split_at(beyond.unwrap_or(rest.len()).max(1));
+        messages.push(match message {
+            [op] => op.clone(),
+            ops => Op::Batch(ops.to_vec()),
+        });
+        rest = after;
+    }
+    messages
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use onesided_fabric::Buffer;
-use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Ttl};
+use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Reply, Ttl};
 
-use crate::core::{Answered, CallError, Connection, Deadline, Outgoing, SequenceTicket, TimedOut};
+use crate::core::{
+    Answered, CallError, Connection, Deadline, Keep, Outgoing, SequenceTicket, TimedOut,
+};
 use crate::error::Error;
 use crate::link::Link;
 use crate::stats::Counter;
@@ -19,8 +21,8 @@ mod stage;
 
 pub(crate) use lend::put_from;
 pub(crate) use many::{call_many, get_many};
-pub(crate) use reply::{deleted, number, touched, version, version_if_present};
-use reply::{found, pong};
+use reply::pong;
+pub(crate) use reply::{deleted, found, number, touched, version, version_if_present};
 use stage::{check_limits, stage};
 
 pub(crate) fn plain_put<'a>(key: &'a impl AsRef<[u8]>, value: &'a impl AsRef<[u8]>) -> Op<'a> {
@@ -59,7 +61,7 @@ pub(crate) async fn call<T>(
     table: &TableHandle,
     what: &'static str,
     op: &Op<'_>,
-    take: impl Fn(&mut Answered) -> Result<T, Error>,
+    take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let by = table.deadline(what);
     go_on(table, by, op, Progress::default(), &take).await
@@ -70,12 +72,12 @@ async fn go_on<T>(
     by: Deadline,
     op: &Op<'_>,
     mut progress: Progress,
-    take: &impl Fn(&mut Answered) -> Result<T, Error>,
+    take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     loop {
         let open = table.open(by).await.map_err(|error| progress.judge(by, error))?;
         match attempt(table.link(), &open, by, op, &mut progress).await {
-            Ok(mut answered) => match take(&mut answered) {
+            Ok(mut answered) => match answered.take(take) {
                 Err(Error::NoSuchTable(_)) if !progress.reopened => {
                     // Dropped and made anew, perhaps. Nothing was applied: another number.
                     open.mark_stale();
@@ -190,7 +192,7 @@ pub(crate) async fn ping(link: &Link, by: Deadline) -> Result<(), Error> {
         let connection = link.connection(by).await?;
         let outgoing = Outgoing { sequence: 0, table: 0, op: &Op::Ping };
         match connection.call(outgoing, None, by).await {
-            Ok(mut answered) => return pong(&mut answered),
+            Ok(mut answered) => return answered.take(pong),
             Err(error) => Progress::default().lost(link, &connection, by, error, &Op::Ping)?,
         }
     }

@@ -39,11 +39,24 @@ fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
     }
 }
 
+/// Bytes that it takes in a batch, at most, without a landing.
+pub(super) fn len_in_batch(op: &Op<'_>) -> usize {
+    const FIELDS_BYTES: usize = 40;
+    let (key, value_len) = key_and_value(op);
+    FIELDS_BYTES + key.len() + value_len
+}
+
 /// Whether it travels inside a message of this connection.
 pub(super) fn fits(connection: &Connection, op: &Op<'_>) -> bool {
-    let (key, value_len) = key_and_value(op);
+    let len_bytes = match op {
+        Op::Batch(ops) => ops.iter().map(len_in_batch).sum(),
+        op => {
+            let (key, value_len) = key_and_value(op);
+            key.len() + value_len
+        }
+    };
     // The headers of a message are far below the overhead.
-    key.len() + value_len + MESSAGE_OVERHEAD_BYTES <= connection.caps().max_message_bytes
+    len_bytes + MESSAGE_OVERHEAD_BYTES <= connection.caps().max_message_bytes
 }
 
 /// The operation with its value in staging memory, if it must be there, or with room for one.
