@@ -12,7 +12,7 @@ const FILE_MAX_LINES: usize = 600;
 const FUNCTION_MAX_LINES: usize = 70;
 const LINE_MAX_CHARS: usize = 100;
 /// Where unsafe code is: raw memory that others write, raw memory of work requests, instructions
-/// that not every processor has, the C libraries, and the bench that opens LMDB.
+/// that not every processor has, the C libraries, and where LMDB is opened.
 const UNSAFE_PLACES: [&str; 7] = [
     "fabric/src/mem.rs",
     "fabric/src/mem/block.rs",
@@ -20,7 +20,7 @@ const UNSAFE_PLACES: [&str; 7] = [
     "fabric/src/mem/lines.rs",
     "fabric/src/mem/pages.rs",
     "fabric/src/verbs/ffi/",
-    "benches/benches/common/lmdb.rs",
+    "benches/src/target/lmdb.rs",
 ];
 /// Made by a program, never by hand.
 const GENERATED: [&str; 2] =
@@ -175,7 +175,11 @@ fn unsafe_code_is_forbidden_elsewhere() {
             let path = target["src_path"].as_str().expect("a path");
             let text = fs::read_to_string(path).expect(path);
             let is_shipped = ["lib", "bin"].contains(&kind);
-            if is_shipped && !text.contains("#![forbid(unsafe_code)]") {
+            // One of its files opens LMDB, and says so; the lint denies the others.
+            let opens_lmdb = package["name"] == "onesided-bench" && kind == "lib";
+            let level =
+                if opens_lmdb { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
+            if is_shipped && !text.contains(level) {
                 found.push(format!("{} {kind}", package["name"]));
             }
         }

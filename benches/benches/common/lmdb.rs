@@ -1,7 +1,8 @@
 //! LMDB with the same pairs.
 
 use heed::types::Bytes;
-use heed::{Database, Env, EnvOpenOptions, RoTxn, WithTls};
+use heed::{Database, Env, RoTxn, WithTls};
+use onesided_bench::target::lmdb::open_directory;
 
 use super::data;
 
@@ -14,15 +15,10 @@ pub struct Lmdb {
 
 impl Lmdb {
     /// Stores all pairs.
-    pub fn filled(pairs: u64) -> heed::Result<Self> {
-        let directory = tempfile::tempdir().map_err(heed::Error::Io)?;
-        let mut options = EnvOpenOptions::new();
-        options.map_size(4 << 30);
-        // SAFETY: opening maps a file, and the map is valid only while nobody else changes it. The
-        // directory was made a moment ago for this process alone, which opens it once.
-        let env = unsafe { options.open(directory.path()) }?;
+    pub fn filled(pairs: u64) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let (env, database) = open_directory(directory.path(), 4 << 30, true)?;
         let mut txn = env.write_txn()?;
-        let database = env.create_database(&mut txn, None)?;
         for index in 0..pairs {
             database.put(&mut txn, &data::key(index)[..], &data::value(index)[..])?;
         }

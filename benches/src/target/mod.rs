@@ -1,12 +1,20 @@
 //! What is measured: stores behind one small interface, so that one loop drives them all.
 
+pub mod lmdb;
+mod map;
+mod memcached;
 mod null;
+mod onesided;
+mod patch;
+mod redis;
 mod url;
+mod usage;
+mod wire;
 
+use ::onesided::{FabricChoice, Rdma, RdmaDevice};
 use anyhow::Result;
-use onesided::{FabricChoice, Rdma, RdmaDevice};
 
-pub use url::open;
+pub use url::{URLS, open};
 
 /// One operation on one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
