@@ -39,7 +39,10 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
             let path = entry.expect("an entry").path();
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
             if path.is_dir() {
-                if !["target", ".git", "corpus", "artifacts"].contains(&name.as_str()) {
+                // What cargo builds; sources may lie in a folder of that name, too.
+                let is_built =
+                    name == "target" && !path.parent().is_some_and(|p| p.ends_with("src"));
+                if !is_built && ![".git", "corpus", "artifacts"].contains(&name.as_str()) {
                     folders.push(path);
                 }
             } else if extensions.iter().any(|end| name.ends_with(end)) {
