@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{FabricKind, Rdma};
-use onesided_protocol::control::{FabricOffer, ToClient, ToServer};
+use onesided_protocol::control::{FabricOffer, Heartbeat, Retired, ToClient, ToServer};
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::frames::ControlStream;
 use crate::link::{Job, Link};
 use crate::options::FabricChoice;
+use crate::retire::Retirement;
 use crate::stats::Counter;
 use crate::upkeep::{Idle, Retry};
 
@@ -26,6 +27,8 @@ use crate::upkeep::{Idle, Retry};
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// How often is looked whether operations are over that began before something was retired.
+const RETIRING_PAUSE: Duration = Duration::from_millis(5);
 /// Bound of saying goodbye.
 pub(crate) const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -97,6 +100,8 @@ struct Serving<'a> {
     retry: Retry,
     /// The connection was closed since nobody used it.
     rests: bool,
+    /// What the server wants back.
+    retirement: Option<Retirement>,
 }
 
 impl<'a> Serving<'a> {
@@ -120,6 +125,7 @@ impl<'a> Serving<'a> {
             idle: Idle::new(idle_timeout, now),
             retry: Retry::new(better),
             rests: false,
+            retirement: None,
         }
     }
 
@@ -136,10 +142,20 @@ impl<'a> Serving<'a> {
                 End::Lost(format!("no answer to a report of accesses: {error}"))
             })?;
         }
+        if self.retirement.as_mut().is_some_and(Retirement::is_over)
+            && let Some(over) = self.retirement.take()
+        {
+            connection.session().acknowledge(over.epoch());
+            // The server waits for it.
+            self.next_beat = now;
+        }
         if now >= self.next_beat {
-            heartbeat(link, control, connection, now + self.half)
+            let (epoch, retired) = heartbeat(link, control, connection, now + self.half)
                 .map_err(|error| End::Lost(format!("no heartbeat from the server: {error}")))?;
             self.next_beat = Instant::now() + self.interval;
+            if self.retirement.is_none() && epoch > connection.session().acknowledged() {
+                self.retirement = Some(Retirement::begin(link, connection, epoch, retired));
+            }
         }
         if let Some(job) = link.next_job() {
             // Administration may take longer than a heartbeat, but no longer than a call.
@@ -148,7 +164,9 @@ impl<'a> Serving<'a> {
             return administered.map_err(|error| End::Lost(error.to_string()));
         }
         let looks = if self.rests { [None, None] } else { [self.idle.due(), self.retry.due()] };
-        let until = looks.into_iter().flatten().fold(self.next_beat, Instant::min);
+        let retiring = self.retirement.is_some().then(|| Instant::now() + RETIRING_PAUSE);
+        let due = looks.into_iter().chain([retiring]).flatten();
+        let until = due.fold(self.next_beat, Instant::min);
         sleep(link, &self.live.control, until).map_err(End::Lost)
     }
 
@@ -227,18 +245,20 @@ impl<'a> Serving<'a> {
     }
 }
 
+/// Says that the client is there. Gives what the server has retired, up to which epoch.
 fn heartbeat(
     link: &Link,
     control: &mut ControlStream,
     connection: &Connection,
     by: Instant,
-) -> io::Result<()> {
-    let beat = ToServer::Heartbeat(link.shared().stats.heartbeat());
+) -> io::Result<(u64, Vec<Retired>)> {
+    let epoch = connection.session().acknowledged();
+    let beat = Heartbeat { epoch, ..link.shared().stats.heartbeat() };
     let sent = Instant::now();
-    match control.ask(&beat, by)? {
-        ToClient::Alive { clock_ns, .. } => {
+    match control.ask(&ToServer::Heartbeat(beat), by)? {
+        ToClient::Alive { clock_ns, epoch, retired, .. } => {
             connection.clock().sync(clock_ns, sent, Instant::now());
-            Ok(())
+            Ok((epoch, retired))
         }
         ToClient::Failed(error) => Err(io::Error::other(error)),
         _ => Err(io::Error::other("the answer to a heartbeat is none")),

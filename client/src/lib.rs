@@ -18,6 +18,7 @@
 //! | [`core`] | one connection: RPC, READs, completions; no threads |
 //! | `link`, `control`, `reactor` | connections come and go; the client's two threads |
 //! | `connect`, `frames`, `url` | set-up |
+//! | `retire` | memory that the server wants back |
 //! | `rpc` | operations that outlive a connection and are applied once |
 //! | `read` | GET without asking |
 //! | [`Client`], [`Table`], [`blocking`] | the API |
@@ -39,6 +40,7 @@ mod options;
 mod reactor;
 mod read;
 mod registered;
+mod retire;
 mod room;
 mod rpc;
 mod stats;
@@ -56,6 +58,7 @@ pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
 pub use onesided_protocol::rpc::{Expect, Ttl};
 pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
 pub use registered::RegisteredBuffer;
+pub use retire::Retirement;
 pub use stats::{ClientStats, Counter, Shard, Stats};
 pub use table::Table;
 pub use value::{Meta, Value, Version};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::{ToClient, ToServer};
+use onesided_protocol::control::{Retired, ToClient, ToServer};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::accesses::Accesses;
 use crate::core::{Connection, Deadline, Shared, TimedOut};
 use crate::error::Error;
+use crate::table::OpenTable;
 use crate::url::Url;
 
 /// Administrative requests that may wait.
@@ -57,6 +58,8 @@ pub(crate) struct Link {
     wanted: AtomicBool,
     /// What the server is told of reads; of tables that are gone until then.
     accesses: Mutex<Vec<Weak<Accesses>>>,
+    /// What operations look at; of tables that are gone until the next is opened.
+    open: Mutex<Vec<Weak<OpenTable>>>,
     /// Much is to be told.
     tell: AtomicBool,
     /// Wakes the control thread.
@@ -93,6 +96,7 @@ impl Link {
             jobs: Mutex::default(),
             wanted: AtomicBool::new(false),
             accesses: Mutex::default(),
+            open: Mutex::default(),
             tell: AtomicBool::new(false),
             bell,
             shut_down: AtomicBool::new(false),
@@ -301,6 +305,20 @@ impl Link {
         if self.is_closed() {
             self.fail_jobs();
         }
+    }
+
+    /// Operations look at a table by this from now on.
+    pub(crate) fn opened(&self, table: &Arc<OpenTable>) {
+        let mut open = self.open.lock();
+        open.retain(|table| table.strong_count() > 0);
+        open.push(Arc::downgrade(table));
+    }
+
+    /// No operation that begins from now on looks at what was retired. Whether one did until now.
+    pub(crate) fn forget(&self, retired: &[Retired]) -> bool {
+        let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        let of_table = |retired| open.iter().filter(|table| table.forget(retired)).count();
+        retired.iter().map(|&retired| of_table(retired)).sum::<usize>() > 0
     }
 
     /// The control thread tells the server of these from now on.

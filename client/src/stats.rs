@@ -2,7 +2,7 @@
 //! instruction: every thread adds to a shard of its own, and reading sums them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use onesided_fabric::FabricKind;
 use onesided_protocol::control::Heartbeat;
@@ -74,9 +74,44 @@ pub struct Shard {
     counters: [AtomicU64; COUNTERS],
     /// GETs on the fast path: one addition for what [`Self::per_fast_get`] says.
     fast_gets: AtomicU64,
+    /// Odd while the thread is in the middle of a look.
+    looks: AtomicU64,
+}
+
+/// While this lives its thread looks at what may be READ.
+pub(crate) struct Look<'a> {
+    looks: &'a AtomicU64,
+    number: u64,
+}
+
+impl Drop for Look<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Released: what it READ is READ.
+        self.looks.store(self.number + 1, Ordering::Release);
+    }
 }
 
 impl Shard {
+    /// The thread begins a look: two plain stores, no fence that the processor heeds. (Whoever asks
+    /// whether it is in one makes it heed: `core::operations`.) `None`: it is in one already.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> Option<Look<'_>> {
+        let before = self.looks.load(Ordering::Relaxed);
+        if before & 1 != 0 {
+            return None;
+        }
+        let number = before + 1;
+        self.looks.store(number, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(Look { looks: &self.looks, number })
+    }
+
+    /// Whether the thread is in the middle of this look.
+    pub(crate) fn is_in_look(&self, number: u64) -> bool {
+        self.looks.load(Ordering::Acquire) == number
+    }
+
     /// Adds.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
@@ -186,6 +221,15 @@ impl ClientStats {
         self.shards.iter().map(of).fold(0, u64::wrapping_add)
     }
 
+    /// The threads that are in the middle of a look, and the number of it.
+    pub(crate) fn looks(&self) -> Vec<(Arc<Shard>, u64)> {
+        let of = |shard: &Arc<Shard>| {
+            let look = shard.looks.load(Ordering::Acquire);
+            (look & 1 != 0).then(|| (Arc::clone(shard), look))
+        };
+        self.shards.iter().filter_map(of).collect()
+    }
+
     /// What the server is told.
     #[must_use]
     pub(crate) fn heartbeat(&self) -> Heartbeat {
@@ -196,6 +240,7 @@ impl ClientStats {
             one_sided_gets: hits + self.sum(Counter::OneSidedMisses),
             retries: self.sum(Counter::Retries),
             checksum_failures: self.sum(Counter::ChecksumFailures),
+            epoch: 0,
         }
     }
 }

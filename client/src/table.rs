@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::{Buffer, Line};
-use onesided_protocol::control::{TableInfo, ToClient, ToServer};
+use onesided_protocol::control::{Retired, TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
 use thread_local::ThreadLocal;
@@ -14,12 +14,13 @@ use thread_local::ThreadLocal;
 use crate::accesses::{Accesses, Sampler};
 use crate::batch::{self, BatchOp, BatchReply};
 use crate::client::LinkGuard;
-use crate::core::{Connection, Deadline, TimedOut};
+use crate::core::{Begun, Connection, Deadline, TimedOut};
 use crate::error::Error;
 use crate::link::Link;
 use crate::options::PutOptions;
 use crate::read;
 use crate::registered::RegisteredBuffer;
+use crate::retire::Retirement;
 use crate::rpc;
 use crate::stats::{Counter, Shard};
 use crate::value::{Meta, Value, Version};
@@ -70,6 +71,15 @@ impl OpenTable {
     pub(crate) fn mark_stale(&self) {
         self.stale.store(true, Ordering::Relaxed);
     }
+
+    /// No operation that begins from now on looks at this. Whether one did until now.
+    pub(crate) fn forget(&self, retired: Retired) -> bool {
+        match retired {
+            Retired::Table(id) if id == self.info.id => !self.stale.swap(true, Ordering::Relaxed),
+            Retired::Table(_) => false,
+            Retired::Region(id) => self.view.forget_region(id),
+        }
+    }
 }
 
 /// What one thread has of a table, so that a GET looks in one place.
@@ -77,6 +87,8 @@ struct Seen {
     /// What it saw last in `current`; good as long as it is usable, since `current` changes only
     /// after that.
     open: Option<Arc<OpenTable>>,
+    /// Its counters, and whether it looks at anything just now.
+    shard: Arc<Shard>,
     own: Own,
 }
 
@@ -111,7 +123,8 @@ impl TableHandle {
         then: impl FnOnce(&OpenTable, &mut Own) -> Option<T>,
     ) -> Option<T> {
         let seen = self.seen.get_or(|| RefCell::new(self.first_look()));
-        let Seen { open, own } = &mut *seen.try_borrow_mut().ok()?;
+        let Seen { open, shard, own } = &mut *seen.try_borrow_mut().ok()?;
+        let _look = shard.look()?;
         if !open.as_ref().is_some_and(|open| open.is_usable()) {
             *open = self.usable();
             own.sampler.set_every(open.as_ref().map_or(0, |open| open.sample_every()));
@@ -125,6 +138,7 @@ impl TableHandle {
         let sampler = Sampler::new(&self.accesses);
         Seen {
             open: None,
+            shard: Arc::clone(&shard),
             own: Own { shard, scratch: Vec::new(), landing: Buffer::default(), sampler },
         }
     }
@@ -146,14 +160,23 @@ impl TableHandle {
             return Ok(open);
         }
         let name = self.name.clone();
+        // Until the link knows of it, so that it can be told that the table was dropped.
+        let _begun = self.link.shared().operations.begin();
         let (answer, connection) = self.link.ask(ToServer::OpenTable { name }, by).await?;
         let ToClient::Table(info) = answer else {
             return Err(Error::BadAnswer("the answer to opening a table is none"));
         };
         self.accesses.set_table(info.id);
         let open = Arc::new(OpenTable::new(connection, info));
+        self.link.opened(&open);
         self.current.store(Some(Arc::clone(&open)));
         Ok(open)
+    }
+
+    /// An operation that READs begins, and is over when what is returned is dropped. What it looks
+    /// at must be usable after this call.
+    pub(crate) fn begin(&self) -> Arc<Begun> {
+        self.link.shared().operations.begin()
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -207,8 +230,22 @@ impl Table {
         let guard = LinkGuard::fixed(connection)?;
         let table = Self::new(name, &guard);
         let open = OpenTable::new(Arc::clone(connection), info);
-        table.handle.current.store(Some(Arc::new(open)));
+        let open = Arc::new(open);
+        table.handle.link.opened(&open);
+        table.handle.current.store(Some(open));
         Ok(table)
+    }
+
+    /// The server has retired memory: for simulations, as [`Self::from_parts`]. What is returned
+    /// says when that may be acknowledged.
+    #[must_use]
+    pub fn retire(
+        &self,
+        connection: &Arc<Connection>,
+        epoch: u64,
+        retired: Vec<Retired>,
+    ) -> Retirement {
+        Retirement::begin(self.handle.link(), connection, epoch, retired)
     }
 
     /// Its name.

@@ -12,9 +12,17 @@ use linearize::Failure;
 use onesided_protocol::rules::{Rule, without};
 use sim::{Plan, Seen, Sim, Weights};
 
-/// Rules that luck seldom finds: `weakened_directed.rs` provokes them.
-const DIRECTED: [Rule; 4] =
-    [Rule::Pending, Rule::InsertPointsFirst, Rule::MarkBeforePublish, Rule::LargeUnique];
+/// Rules that luck seldom finds: `weakened_directed.rs` and
+/// `weakened_epochs.rs` provoke them.
+const DIRECTED: [Rule; 7] = [
+    Rule::Pending,
+    Rule::InsertPointsFirst,
+    Rule::MarkBeforePublish,
+    Rule::LargeUnique,
+    Rule::RetiredWaits,
+    Rule::AcknowledgeWaits,
+    Rule::FencedProvesNoMiss,
+];
 
 /// Runs tried before a rule counts as not noticed.
 const SEEDS: u64 = 600;

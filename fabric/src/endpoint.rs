@@ -140,6 +140,13 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether the peer has ended the connection, as far as this side can know without waiting.
+    /// `false` after a READ: the peer had not begun to use again what it had promised this side to
+    /// leave as it is. Where a READ fails once the connection has ended, nothing need be looked at.
+    fn is_fenced(&self) -> bool {
+        false
+    }
+
     /// Ends the connection. What is outstanding is flushed, then `Disconnected` is delivered.
     fn close(&self);
 

@@ -66,6 +66,8 @@ pub const ACCESSES_MAX: usize = 1_000;
 pub const SESSION_REQUEST_MAX_BYTES: usize = 16 + 8 * ACCESSES_MAX;
 /// Longest control frame to a client: the status of every table, or every counter.
 pub const CONTROL_FRAME_MAX_BYTES: usize = 256 << 10;
+/// What one answer to a heartbeat may tell of as retired; the next one tells of more.
+pub const RETIRED_MAX: usize = 4_096;
 /// Longest name of a counter.
 pub const STAT_NAME_MAX_BYTES: usize = 128;
 /// Counters in one answer.

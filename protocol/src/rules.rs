@@ -19,11 +19,18 @@ pub enum Rule {
     LargeReadsStateAgain,
     /// Large values: the append number makes a state word unique.
     LargeUnique,
+    /// Memory whose bytes do not prove themselves is used again only when all sessions have
+    /// acknowledged its epoch, or have ended.
+    RetiredWaits,
+    /// A session acknowledges an epoch only when what it began before is over.
+    AcknowledgeWaits,
+    /// A miss counts only if the session had not ended after the last READ.
+    FencedProvesNoMiss,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -35,6 +42,9 @@ impl Rule {
         Self::DeadLooksAgain,
         Self::LargeReadsStateAgain,
         Self::LargeUnique,
+        Self::RetiredWaits,
+        Self::AcknowledgeWaits,
+        Self::FencedProvesNoMiss,
     ];
 }
 

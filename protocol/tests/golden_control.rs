@@ -5,7 +5,7 @@ mod common;
 use common::{assert_hex, hex};
 use onesided_protocol::control::{
     FabricName, FabricOffer, Heartbeat, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA,
-    PeerVersions, TableInfo, TableOptions, TableStatus, ToClient, ToServer, Welcome,
+    PeerVersions, Retired, TableInfo, TableOptions, TableStatus, ToClient, ToServer, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
@@ -33,6 +33,7 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         one_sided_gets: 3,
         retries: 4,
         checksum_failures: 5,
+        epoch: 6,
     };
     let name = || "users".to_owned();
     vec![
@@ -48,7 +49,7 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
             "heartbeat",
             ToServer::Heartbeat(beat),
             "02 0100000000000000 8000000000000000 0300000000000000 0400000000000000
-             0500000000000000",
+             0500000000000000 0600000000000000",
         ),
         ("ticket", ToServer::Ticket, "03"),
         ("open", ToServer::OpenTable { name: name() }, "04 05000000 7573657273"),
@@ -145,6 +146,11 @@ fn welcome() -> Welcome {
     }
 }
 
+fn alive() -> ToClient {
+    let retired = vec![Retired::Table(7), Retired::Region(0x0102)];
+    ToClient::Alive { clock_ns: 0x0102_0304_0506_0708, catalog_epoch: 3, epoch: 4, retired }
+}
+
 fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
     let info = TableInfo {
         id: 17,
@@ -176,8 +182,9 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
         ("welcome", ToClient::Welcome(Box::new(welcome())), WELCOME),
         (
             "alive",
-            ToClient::Alive { clock_ns: 0x0102_0304_0506_0708, catalog_epoch: 3 },
-            "02 0807060504030201 0300000000000000",
+            alive(),
+            "02 0807060504030201 0300000000000000 0400000000000000
+             02000000 01 07000000 02 02010000",
         ),
         (
             "ticket",

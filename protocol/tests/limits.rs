@@ -2,7 +2,7 @@
 
 use onesided_protocol::DecodeError;
 use onesided_protocol::control::{
-    FabricName, FabricOffer, Hello, TableOptions, TableStatus, ToClient, ToServer, Welcome,
+    FabricName, FabricOffer, Hello, Retired, TableOptions, TableStatus, ToClient, ToServer, Welcome,
 };
 use onesided_protocol::layout::{catalog, entry, line, size_class};
 use onesided_protocol::limits::*;
@@ -187,6 +187,17 @@ fn accesses() {
     };
     assert!(report(ACCESSES_MAX).is_ok());
     too_long(report(ACCESSES_MAX + 1), ACCESSES_MAX + 1, ACCESSES_MAX);
+}
+
+#[test]
+fn retired() {
+    let alive = |count: usize| {
+        let retired = vec![Retired::Region(7); count];
+        to_client(&ToClient::Alive { clock_ns: 1, catalog_epoch: 2, epoch: 3, retired })
+    };
+    assert!(alive(RETIRED_MAX).len() <= CONTROL_FRAME_MAX_BYTES);
+    assert!(ToClient::decode(&alive(RETIRED_MAX)).is_ok());
+    too_long(ToClient::decode(&alive(RETIRED_MAX + 1)), RETIRED_MAX + 1, RETIRED_MAX);
 }
 
 #[test]

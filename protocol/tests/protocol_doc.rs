@@ -299,6 +299,7 @@ fn value_of(name: &str) -> u64 {
         MESSAGE_OVERHEAD_BYTES,
         CONTROL_REQUEST_MAX_BYTES,
         ACCESSES_MAX,
+        RETIRED_MAX,
         SESSION_REQUEST_MAX_BYTES,
         CONTROL_FRAME_MAX_BYTES,
         STAT_NAME_MAX_BYTES,

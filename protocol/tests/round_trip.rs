@@ -2,8 +2,8 @@
 
 use onesided_protocol::DecodeError;
 use onesided_protocol::control::{
-    FabricName, FabricOffer, Heartbeat, Hello, TableInfo, TableOptions, TableStatus, ToClient,
-    ToServer, Welcome,
+    FabricName, FabricOffer, Heartbeat, Hello, Retired, TableInfo, TableOptions, TableStatus,
+    ToClient, ToServer, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{
@@ -118,14 +118,15 @@ fn to_server() -> impl Strategy<Value = ToServer> {
             ToServer::Hello(Hello { wire_min, wire_max, layout, token, resume })
         },
     );
-    let beat = any::<[u64; 5]>().prop_map(|counters| {
-        let [reads, read_bytes, one_sided_gets, retries, checksum_failures] = counters;
+    let beat = any::<[u64; 6]>().prop_map(|counters| {
+        let [reads, read_bytes, one_sided_gets, retries, checksum_failures, epoch] = counters;
         ToServer::Heartbeat(Heartbeat {
             reads,
             read_bytes,
             one_sided_gets,
             retries,
             checksum_failures,
+            epoch,
         })
     });
     let plain =
@@ -206,8 +207,14 @@ fn table_messages() -> impl Strategy<Value = ToClient> {
 }
 
 fn to_client() -> impl Strategy<Value = ToClient> {
-    let alive = any::<(u64, u64)>()
-        .prop_map(|(clock_ns, catalog_epoch)| ToClient::Alive { clock_ns, catalog_epoch });
+    let retired = any::<(bool, u32)>().prop_map(|(is_table, id)| match is_table {
+        true => Retired::Table(id),
+        false => Retired::Region(id),
+    });
+    let alive = (any::<[u64; 3]>(), vec(retired, 0..5)).prop_map(|(numbers, retired)| {
+        let [clock_ns, catalog_epoch, epoch] = numbers;
+        ToClient::Alive { clock_ns, catalog_epoch, epoch, retired }
+    });
     let failed = (select(ErrorCode::ALL.to_vec()), "\\PC{0,60}")
         .prop_map(|(code, text)| ToClient::Failed(RpcError::new(code, text)));
     prop_oneof![

@@ -169,6 +169,7 @@ impl Server {
         let limits = session::Limits {
             max_sessions: config.max_sessions,
             session_lease: Duration::from_millis(u64::from(config.session_lease_ms)),
+            acknowledge: Duration::from_millis(config.acknowledge_ms),
             ticket_lease: Duration::from_millis(config.ticket_lease_ms),
         };
         let sessions = Arc::new(Sessions::new(limits, Arc::clone(&stats)));

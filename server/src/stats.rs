@@ -66,6 +66,8 @@ pub(crate) struct Stats {
     pub(crate) refused_hellos: Counter,
     pub(crate) refused_tickets: Counter,
     pub(crate) malformed_control: Counter,
+    /// Sessions that ended since they did not acknowledge retired memory in time.
+    pub(crate) fenced: Counter,
     /// Samples of GETs in tables that evict.
     pub(crate) accesses: Counter,
     /// For the log lines of closed endpoints.
@@ -126,6 +128,7 @@ impl Stats {
             ("hellos_refused", self.refused_hellos.get()),
             ("tickets_refused", self.refused_tickets.get()),
             ("control_malformed", self.malformed_control.get()),
+            ("sessions_fenced", self.fenced.get()),
             ("clients_reported_accesses", self.accesses.get()),
             ("clients_reported_reads", clients.reads),
             ("clients_reported_read_bytes", clients.read_bytes),
@@ -145,6 +148,8 @@ fn sum(a: Heartbeat, b: Heartbeat) -> Heartbeat {
         one_sided_gets: a.one_sided_gets.wrapping_add(b.one_sided_gets),
         retries: a.retries.wrapping_add(b.retries),
         checksum_failures: a.checksum_failures.wrapping_add(b.checksum_failures),
+        // No counter.
+        epoch: 0,
     }
 }
 

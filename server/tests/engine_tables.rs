@@ -3,9 +3,15 @@
 mod engine_support;
 
 use engine_support::{Raw, RawReader, engine, small};
-use onesided_protocol::control::TableOptions;
+use onesided_protocol::control::{Retired, TableOptions};
 use onesided_protocol::layout::catalog::{CLOCK_OFFSET, TableRecord};
 use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
+use onesided_server::engine::{Acknowledged, Engine};
+
+/// What these sessions have acknowledged.
+fn acknowledged(engine: &Engine, sessions: &[(u64, u64)]) -> Acknowledged {
+    Acknowledged { epoch: engine.epoch(), sessions: sessions.iter().copied().collect() }
+}
 
 fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
@@ -49,10 +55,10 @@ fn there_are_at_most_as_many_tables_as_records() {
     engine.drop_table("17", vec![3]).expect("drop");
     let error = engine.create_table("one more", TableOptions::default()).expect_err("known");
     assert_eq!(error.code, ErrorCode::TooLarge);
-    engine.reclaim(|session| session == 3);
+    engine.reclaim(&acknowledged(&engine, &[(3, 0)]));
     let error = engine.create_table("one more", TableOptions::default()).expect_err("known");
     assert_eq!(error.code, ErrorCode::TooLarge);
-    engine.reclaim(|session| session == 4);
+    engine.reclaim(&acknowledged(&engine, &[(4, 0)]));
     let info = engine.create_table("one more", TableOptions::default()).expect("a free record");
     assert_eq!((info.slot, info.id), (17, 1_025));
 }
@@ -106,9 +112,19 @@ fn a_dropped_table_proves_nothing_and_its_memory_comes_back() {
     assert_eq!((dropped.log_bytes, dropped.log_live_bytes), (0, 0));
     assert_eq!(dropped.index_bytes, before.index_bytes);
     assert!(dropped.quarantined_bytes > 4 * (68 << 10), "{dropped:?}");
-    engine.reclaim(|session| session == 42);
-    assert_eq!(engine.memory_status(), dropped, "a session may still look");
-    engine.reclaim(|session| session == 41);
+    assert_eq!(engine.retired_after(0), (1, vec![Retired::Table(info.id)]));
+    assert_eq!(engine.retired_after(1), (1, Vec::new()));
+    for sessions in [&[(7, 1), (42, 0)], &[(41, 1), (42, 0)], &[(7, 0), (42, 1)]] {
+        engine.reclaim(&acknowledged(&engine, sessions));
+        assert_eq!(engine.memory_status(), dropped, "a session may still look: {sessions:?}");
+    }
+    let early = Acknowledged { epoch: 0, ..Acknowledged::by_all() };
+    engine.reclaim(&early);
+    assert_eq!(engine.memory_status(), dropped, "sessions may have begun before the table went");
+    assert!(engine.waits_for(42, 0).is_some() && engine.waits_for(41, 0).is_none());
+    assert!(engine.waits_for(42, 1).is_none());
+    engine.reclaim(&acknowledged(&engine, &[(41, 0), (42, 1)]));
+    assert!(!engine.has_retired());
     let free = engine.memory_status();
     assert_eq!((free.index_bytes, free.quarantined_bytes, free.meta_bytes), (0, 0, 0));
     assert_eq!(free.free_bytes, free.limit_bytes);
@@ -131,6 +147,6 @@ fn a_table_made_again_is_another_one() {
         }
         (0..500).for_each(|n| assert_eq!(reader.value(&key(n)), round.to_le_bytes()));
         engine.drop_table("t", vec![round]).expect("drop");
-        engine.reclaim(|_| false);
+        engine.reclaim(&Acknowledged::by_all());
     }
 }

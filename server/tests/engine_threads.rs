@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use engine_support::{Raw, RawReader, engine, small};
 use onesided_protocol::control::TableOptions;
 use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
-use onesided_server::engine::{Engine, EngineConfig, Table};
+use onesided_server::engine::{Acknowledged, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -217,12 +217,12 @@ fn a_table_is_dropped_under_load() {
             assert_eq!(load.map(|thread| thread.join().is_ok()), [true; 2]);
         });
         drop(table);
-        engine.reclaim(|_| false);
+        engine.reclaim(&Acknowledged::by_all());
         engine.create_table("t", TableOptions::default()).expect("create");
     }
     engine.drop_table("t", Vec::new()).expect("drop");
     engine.drop_table("other", Vec::new()).expect("drop");
-    engine.reclaim(|_| true);
+    engine.reclaim(&Acknowledged::by_all());
     let status = engine.memory_status();
     assert_eq!(status.free_bytes, status.limit_bytes, "{status:?}");
 }

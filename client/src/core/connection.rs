@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::clock::ServerClock;
 use super::lends::{Lends, Lent};
+use super::operations::Operations;
 use super::pending::{Freed, Pending};
 use super::polled::Dispatch;
 use super::session::Session;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     /// Of buffers that callers have.
     pub(crate) parking: Parking,
     pub(crate) cache: Arc<CacheBudget>,
+    pub(crate) operations: Operations,
     /// The fallback that was told last, so that it is told once.
     pub(crate) told: Mutex<Option<String>>,
 }
@@ -57,6 +59,7 @@ impl Shared {
             parking: Parking::new(options.registered_bytes, options.registered_buffers),
             options,
             stats: ClientStats::default(),
+            operations: Operations::default(),
             ticker: Ticker::default(),
             pool: BufferPool::new(),
             told: Mutex::default(),
@@ -402,6 +405,16 @@ impl Connection {
     /// Whether somebody waits who does not drive.
     pub(crate) fn needs_reactor(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 || self.has_blocked()
+    }
+
+    /// READs that were posted and have not completed, whether or not anybody waits for them.
+    pub(crate) fn reads_under_way(&self) -> Vec<u64> {
+        self.pending.reads()
+    }
+
+    /// Whether one of them has not completed yet.
+    pub(crate) fn is_under_way(&self, read: u64) -> bool {
+        self.is_alive() && !self.pending.is_done(read)
     }
 
     pub(crate) fn wake_expired(&self, now: Instant) {

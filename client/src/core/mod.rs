@@ -7,6 +7,7 @@
 //! | `pending` | what was asked and not answered yet: a bounded slab |
 //! | `call` | RPC: encode, post, wait |
 //! | `reads` | READs behind one doorbell |
+//! | `operations` | what is under way, and when it is over |
 //! | `polled` | one READ by a thread that waits itself |
 //! | `session` | sequence numbers of mutations |
 //! | `staging` | memory for values that do not fit into a message |
@@ -20,6 +21,7 @@ mod clock;
 mod connection;
 mod driver;
 mod lends;
+mod operations;
 mod pending;
 mod polled;
 mod reads;
@@ -32,6 +34,7 @@ pub use clock::ServerClock;
 pub use connection::Connection;
 pub(crate) use connection::{Parts, Shared};
 pub(crate) use driver::block_on;
+pub(crate) use operations::{Begun, UnderWay};
 pub(crate) use session::{SequenceTicket, Session};
 pub(crate) use staging::Keep;
 pub(crate) use time::{Deadline, TICK, TimedOut};

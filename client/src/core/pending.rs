@@ -27,7 +27,8 @@ struct Slot {
     /// Completions that are still to come.
     remaining: u32,
     abandoned: bool,
-    /// An RPC: its credit comes back with the answer.
+    is_rpc: bool,
+    /// Of an RPC: its credit comes back with the answer.
     has_credit: bool,
     deadline: Option<Instant>,
     waker: Option<Waker>,
@@ -93,6 +94,7 @@ impl Pending {
         slot.taken = true;
         slot.remaining = count;
         slot.abandoned = false;
+        slot.is_rpc = has_credit;
         slot.has_credit = has_credit;
         slot.deadline = Some(deadline);
         slot.keep = keep;
@@ -119,6 +121,16 @@ impl Pending {
 
     pub(crate) fn is_done(&self, id: u64) -> bool {
         self.slot(id).is_none_or(|slot| slot.remaining == 0)
+    }
+
+    /// READs that have not completed, those that nobody waits for included.
+    pub(crate) fn reads(&self) -> Vec<u64> {
+        let of = |(index, slot): (usize, &Mutex<Slot>)| {
+            let slot = slot.lock();
+            let is_read = slot.taken && slot.remaining > 0 && !slot.is_rpc;
+            is_read.then(|| u64::from(slot.generation) << 32 | index as u64)
+        };
+        self.slots.iter().enumerate().filter_map(of).collect()
     }
 
     /// What came of it; the slot is free afterwards.

@@ -2,6 +2,7 @@
 //! that window, oldest to newest, however long the oldest takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use onesided_protocol::limits::MUTATIONS_IN_FLIGHT_MAX;
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ const _: () = assert!(WINDOW <= 64, "the window's numbers are bits of one word")
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) resume_key: u64,
+    /// What was retired up to this epoch is looked at no more.
+    acknowledged: AtomicU64,
     window: Mutex<Window>,
     moved: Notify,
 }
@@ -34,7 +37,18 @@ impl Session {
     pub(crate) fn new(id: u64, resume_key: u64, applied_sequence: u64) -> Arc<Self> {
         let next = applied_sequence + 1;
         let window = Mutex::new(Window { base: next, next, done: 0 });
-        Arc::new(Self { id, resume_key, window, moved: Notify::new() })
+        let acknowledged = AtomicU64::new(0);
+        Arc::new(Self { id, resume_key, acknowledged, window, moved: Notify::new() })
+    }
+
+    /// The newest epoch that it has acknowledged; 0 before it was told of any.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// Nothing can look any more at what was retired up to this epoch.
+    pub(crate) fn acknowledge(&self, epoch: u64) {
+        self.acknowledged.fetch_max(epoch, Ordering::AcqRel);
     }
 
     /// The next number, when the window has room for it.

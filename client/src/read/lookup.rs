@@ -139,7 +139,13 @@ impl Search<'_> {
         } else {
             bucket.covers(self.hash)
         };
-        Ok(if proven { Round::Done(Outcome::Miss) } else { Round::Again { refresh: true } })
+        // While this client was stopped its session may have ended, and the index be another's.
+        let fenced = holds(Rule::FencedProvesNoMiss) && self.io.connection.endpoint().is_fenced();
+        Ok(match proven {
+            true if fenced => Round::Done(Outcome::AskServer),
+            true => Round::Done(Outcome::Miss),
+            false => Round::Again { refresh: true },
+        })
     }
 
     async fn follow_all(

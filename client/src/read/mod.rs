@@ -149,15 +149,7 @@ async fn decide(
     key: &[u8],
     target: &mut Target<'_, '_>,
 ) -> Result<Option<Meta>, Error> {
-    let open = table.open(table.deadline("get")).await?;
-    if !open.connection.caps().one_sided {
-        return ask(table, key, target).await;
-    }
-    let io = open.io();
-    if open.view.begins_prefill() {
-        prefill::prefill(&io, &open.view).await?;
-    }
-    match lookup::lookup(&io, &open.view, key, target).await {
+    match look_up(table, key, target).await? {
         Ok(Outcome::Hit(meta)) => {
             table.count(Counter::OneSidedHits, 1);
             note_reads(table, std::iter::once(key));
@@ -171,6 +163,28 @@ async fn decide(
         // An error here is one of this connection; asking goes on with the next one, if any.
         Ok(Outcome::AskServer) | Err(_) => ask(table, key, target).await,
     }
+}
+
+/// What READs tell of a key, if they do.
+async fn look_up(
+    table: &TableHandle,
+    key: &[u8],
+    target: &mut Target<'_, '_>,
+) -> Result<Result<Outcome, Error>, Error> {
+    let open = table.open(table.deadline("get")).await?;
+    if !open.connection.caps().one_sided {
+        return Ok(Ok(Outcome::AskServer));
+    }
+    // From here on, and not while it waits for a connection or an answer.
+    let _begun = table.begin();
+    if !open.is_usable() {
+        return Ok(Ok(Outcome::AskServer));
+    }
+    let io = open.io();
+    if open.view.begins_prefill() {
+        prefill::prefill(&io, &open.view).await?;
+    }
+    Ok(lookup::lookup(&io, &open.view, key, target).await)
 }
 
 /// These keys were read one-sidedly.
@@ -221,9 +235,14 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
                 return rpc::get_many(table, keys).await;
             }
             let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
-            let io = open.io();
-            // An error: the connection is lost. What was read counts, the others ask on the next.
-            let _lost = batch::get_many_posted(&io, &open.view, keys, &mut values).await;
+            let begun = table.begin();
+            if open.is_usable() {
+                let io = open.io();
+                // An error: the connection is lost. What was read counts, the others ask on the
+                // next.
+                let _lost = batch::get_many_posted(&io, &open.view, keys, &mut values).await;
+            }
+            drop(begun);
             table.count(Counter::OneSidedHits, values.iter().flatten().count());
             let read = keys.iter().zip(&values).filter(|(_, value)| value.is_some());
             note_reads(table, read.map(|(key, _)| key.as_ref()));
@@ -238,6 +257,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
 
 /// All keys.
 pub(crate) async fn keys(table: &TableHandle) -> Result<Vec<Vec<u8>>, Error> {
+    let _begun = table.begin();
     let open = table.open(table.deadline("keys")).await?;
     if !open.connection.caps().one_sided {
         return Err(Error::Fabric {

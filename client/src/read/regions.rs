@@ -28,6 +28,11 @@ impl Regions {
         self.lens.get(id as usize).map_or(0, |len| len.load(Ordering::Acquire))
     }
 
+    /// The server takes this region away. Whether it was known.
+    pub(crate) fn forget(&self, id: u32) -> bool {
+        self.lens.get(id as usize).is_some_and(|len| len.swap(0, Ordering::AcqRel) != 0)
+    }
+
     /// Length of a region, attached now if the server has it; 0 if it has none of this id: the
     /// address that named it is stale.
     pub(crate) async fn learn(&self, io: &Io<'_>, id: u32) -> Result<u64, Error> {

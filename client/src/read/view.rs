@@ -97,6 +97,11 @@ impl TableView {
         self.to_prefill.load(Ordering::Relaxed) && self.to_prefill.swap(false, Ordering::Relaxed)
     }
 
+    /// No READ that is placed from now on is in this region. Whether one could be until now.
+    pub(crate) fn forget_region(&self, id: u32) -> bool {
+        self.regions.forget(id)
+    }
+
     /// The current map, unless there is none yet.
     #[inline(always)]
     pub(crate) fn map(&self) -> Option<&IndexMap> {

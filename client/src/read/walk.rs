@@ -68,7 +68,11 @@ async fn segment(
         let Some(keys) = keys_of(io, view, remote, &lines).await? else { continue };
         let again = io.read_at(remote, 8).await?;
         // A split bumps every line's version, this one's too.
-        if LineHeader(again[0]).version() == header.version() {
+        let same = LineHeader(again[0]).version() == header.version();
+        if same && io.connection.endpoint().is_fenced() {
+            return Err(io.connection.lost_error());
+        }
+        if same {
             return Ok(Some((header.depth(), keys)));
         }
     }

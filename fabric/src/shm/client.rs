@@ -323,6 +323,10 @@ impl Endpoint for ClientEndpoint {
         self.shared.attach(region)
     }
 
+    fn is_fenced(&self) -> bool {
+        self.shared.link.is_fenced()
+    }
+
     #[inline]
     fn read_now(&self, remote: RemoteAddr, into: &mut [u64]) -> Option<Result<(), AccessError>> {
         Some(self.shared.link.read_words(remote, into))

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::bell::{Bell, ClientBell, Doorbell, ring_client};
-use super::ring::{Consumer, Geometry, Producer};
+use super::ring::{Consumer, FENCED, Geometry, Producer};
 use crate::buffer::BufferPool;
 use crate::endpoint::{Caps, FabricKind};
 use crate::loads::Loads;
@@ -171,7 +171,20 @@ impl Link {
         self.end(BROKEN, reason);
     }
 
+    /// Whether the server has ended the session, as the memory shared with it says: at once, and
+    /// before the server uses again what the session may look at. Looked at after a read, `false`
+    /// says that the read was before that. (Who writes there but the server deceives itself.)
+    pub(super) fn is_fenced(&self) -> bool {
+        // The word is inside every session's memory.
+        self.is_closed() || self.session.load(FENCED) != Ok(0)
+    }
+
     fn end(&self, state: u8, reason: String) {
+        if let Side::Server { .. } = self.side {
+            // Before the caller goes on, and before the socket says so: the client may be stopped
+            // in the middle of a read.
+            let _inside = self.session.store(FENCED, 1);
+        }
         // The reason is set, and loads end, before anybody can see the state.
         let _first_reason_stays = self.reason.set(reason);
         if let Remote::Regions(loads) = &self.remote {

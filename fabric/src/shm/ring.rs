@@ -6,6 +6,7 @@
 //! | 64 | client sleeps | client |
 //! | 128 | requests consumed | server |
 //! | 192 | answers consumed | client |
+//! | 256 | not 0: the session is over | server |
 //! | 4096 | request ring | client |
 //! | after it | response ring | server |
 //!
@@ -21,6 +22,7 @@ pub(super) const CLIENT_FUTEX: usize = 0;
 pub(super) const CLIENT_SLEEPS: usize = 64;
 const REQUESTS_CONSUMED: usize = 128;
 const RESPONSES_CONSUMED: usize = 192;
+pub(super) const FENCED: usize = 256;
 const RINGS: usize = 4096;
 const HEADER_BYTES: usize = 8;
 

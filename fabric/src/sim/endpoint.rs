@@ -215,6 +215,10 @@ impl Endpoint for SimEndpoint {
         Some(found.and_then(|(memory, offset)| memory.read_bytes(offset, into)))
     }
 
+    fn is_fenced(&self) -> bool {
+        self.world.state.lock().side(self.at).fenced
+    }
+
     fn close(&self) {
         let mut state = self.world.state.lock();
         if state.side(self.at).closed {

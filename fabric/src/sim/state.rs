@@ -117,6 +117,8 @@ pub(super) struct Side {
     /// When and why it learns that the connection is dead.
     pub(super) ends: Option<(u64, String)>,
     pub(super) closed: bool,
+    /// See [`super::World::fence`].
+    pub(super) fenced: bool,
 }
 
 pub(super) struct Conn {

@@ -208,6 +208,12 @@ impl World {
         }
     }
 
+    /// The peer of an endpoint has ended the connection and says so, while this side's READs go on:
+    /// as where a process is stopped whose mappings outlive its session.
+    pub fn fence(&self, endpoint: &SimEndpoint) {
+        self.state.lock().side(endpoint.at).fenced = true;
+    }
+
     /// Nanoseconds on the world's clock; every step takes some.
     #[must_use]
     pub fn now_ns(&self) -> u64 {

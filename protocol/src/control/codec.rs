@@ -22,6 +22,7 @@ impl ToServer {
                 out.u64(beat.one_sided_gets);
                 out.u64(beat.retries);
                 out.u64(beat.checksum_failures);
+                out.u64(beat.epoch);
             }
             Self::Ticket => out.u8(3),
             Self::OpenTable { name } => {
@@ -75,6 +76,7 @@ impl ToServer {
                 one_sided_gets: r.u64("one-sided gets")?,
                 retries: r.u64("retries")?,
                 checksum_failures: r.u64("checksum failures")?,
+                epoch: r.u64("epoch")?,
             }),
             3 => Self::Ticket,
             4 => Self::OpenTable { name: table_name(r)? },
@@ -124,10 +126,13 @@ impl ToClient {
                 out.u8(1);
                 welcome.encode(out);
             }
-            Self::Alive { clock_ns, catalog_epoch } => {
+            Self::Alive { clock_ns, catalog_epoch, epoch, retired } => {
                 out.u8(2);
                 out.u64(*clock_ns);
                 out.u64(*catalog_epoch);
+                out.u64(*epoch);
+                out.u32(retired.len() as u32);
+                retired.iter().for_each(|retired| retired.encode(out));
             }
             Self::Ticket(ticket) => {
                 out.u8(3);
@@ -167,7 +172,15 @@ impl ToClient {
         let r = &mut reader;
         let message = match r.u8("message")? {
             1 => Self::Welcome(Box::new(Welcome::decode(r)?)),
-            2 => Self::Alive { clock_ns: r.u64("clock")?, catalog_epoch: r.u64("epoch")? },
+            2 => Self::Alive {
+                clock_ns: r.u64("clock")?,
+                catalog_epoch: r.u64("catalog epoch")?,
+                epoch: r.u64("epoch")?,
+                retired: {
+                    let count = bounded(r.u32("retired count")?, "retired", RETIRED_MAX as u32)?;
+                    (0..count).map(|_| Retired::decode(r)).collect::<Result<_, _>>()?
+                },
+            },
             3 => Self::Ticket(r.array("ticket")?),
             4 => Self::Table(TableInfo::decode(r)?),
             5 => {
@@ -241,6 +254,30 @@ impl Welcome {
                 (0..count).map(|_| FabricOffer::decode(r)).collect::<Result<_, _>>()?
             },
         })
+    }
+}
+
+impl Retired {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, id) = match *self {
+            Self::Table(id) => (1, id),
+            Self::Region(id) => (2, id),
+        };
+        out.u8(kind);
+        out.u32(id);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = r.u8("kind of what is retired")?;
+        let id = r.u32("id of what is retired")?;
+        match kind {
+            1 => Ok(Self::Table(id)),
+            2 => Ok(Self::Region(id)),
+            kind => {
+                let value = u64::from(kind);
+                Err(DecodeError::Unknown { field: "kind of what is retired", value })
+            }
+        }
     }
 }
 

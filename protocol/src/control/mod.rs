@@ -6,7 +6,7 @@
 use crate::codec::{DecodeError, Reader, Write};
 use crate::layout::catalog::DirectoryWord;
 use crate::limits::{
-    ACCESSES_MAX, FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, STAT_NAME_MAX_BYTES, STATS_MAX,
+    ACCESSES_MAX, FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, RETIRED_MAX, STAT_NAME_MAX_BYTES, STATS_MAX,
     TABLE_NAME_MAX_BYTES, TABLES_MAX, TICKET_BYTES, TOKEN_MAX_BYTES, WIRE_VERSION_MAX,
     WIRE_VERSION_MIN,
 };
@@ -83,6 +83,11 @@ pub enum ToClient {
         clock_ns: u64,
         /// Changes when a table or region does.
         catalog_epoch: u64,
+        /// The newest epoch that this answer tells of.
+        epoch: u64,
+        /// What was retired after the epoch that the session has acknowledged, oldest first; at
+        /// most [`RETIRED_MAX`].
+        retired: Vec<Retired>,
     },
     /// To [`ToServer::Ticket`].
     Ticket([u8; TICKET_BYTES]),
@@ -212,6 +217,19 @@ pub struct Heartbeat {
     pub retries: u64,
     /// Checksums that did not fit.
     pub checksum_failures: u64,
+    /// No operation of the client, also none of a thread that was stopped in it, can look any more
+    /// at what was retired up to this epoch; 0 before it was told of any.
+    pub epoch: u64,
+}
+
+/// Memory whose bytes do not prove themselves and that no operation may begin to look at. It comes
+/// back when all sessions have acknowledged the epoch that it was retired in, or have ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Retired {
+    /// The directory and index segments of the table of this id, which was dropped.
+    Table(u32),
+    /// The region of this id: a READ of it may soon cost the connection.
+    Region(u32),
 }
 
 /// What can be set for a table.

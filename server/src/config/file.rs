@@ -45,6 +45,8 @@ pub struct FileConfig {
     pub session_lease_ms: Option<u32>,
     /// Milliseconds.
     pub ticket_lease_ms: Option<u64>,
+    /// Milliseconds.
+    pub acknowledge_ms: Option<u64>,
     /// Count.
     pub credits: Option<u32>,
     /// Microseconds.
@@ -160,6 +162,7 @@ impl FileConfig {
             handshake_timeout_ms: over.handshake_timeout_ms.or(self.handshake_timeout_ms),
             session_lease_ms: over.session_lease_ms.or(self.session_lease_ms),
             ticket_lease_ms: over.ticket_lease_ms.or(self.ticket_lease_ms),
+            acknowledge_ms: over.acknowledge_ms.or(self.acknowledge_ms),
             credits: over.credits.or(self.credits),
             spin_us: over.spin_us.or(self.spin_us),
             rendezvous: over.rendezvous.or(self.rendezvous),
@@ -208,6 +211,7 @@ impl FileConfig {
             handshake_timeout_ms: self.handshake_timeout_ms.unwrap_or(default.handshake_timeout_ms),
             session_lease_ms: self.session_lease_ms.unwrap_or(default.session_lease_ms),
             ticket_lease_ms: self.ticket_lease_ms.unwrap_or(default.ticket_lease_ms),
+            acknowledge_ms: self.acknowledge_ms.unwrap_or(default.acknowledge_ms),
             credits: self.credits.unwrap_or(default.credits),
             spin_us: self.spin_us.unwrap_or(default.spin_us),
             rendezvous_bytes: size("rendezvous", self.rendezvous, default.rendezvous_bytes)?,

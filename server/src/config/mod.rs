@@ -57,6 +57,9 @@ pub struct ServerConfig {
     pub session_lease_ms: u32,
     /// A ticket that nobody has used for this long is void.
     pub ticket_lease_ms: u64,
+    /// A session that does not acknowledge for this long that memory was retired ends, though it
+    /// sends heartbeats.
+    pub acknowledge_ms: u64,
     /// Requests that one session may have outstanding.
     pub credits: u32,
     /// How long a poller looks for a near client's next request before it sleeps.
@@ -112,6 +115,7 @@ impl Default for ServerConfig {
             handshake_timeout_ms: 5_000,
             session_lease_ms: 10_000,
             ticket_lease_ms: 10_000,
+            acknowledge_ms: 10_000,
             credits: 64,
             spin_us: 50,
             rendezvous_bytes: 256 << 20,
@@ -139,6 +143,7 @@ impl ServerConfig {
         range("handshake_timeout_ms", self.handshake_timeout_ms as usize, 1, 3_600_000)?;
         range("session_lease_ms", self.session_lease_ms as usize, 20, 3_600_000)?;
         range("ticket_lease_ms", self.ticket_lease_ms as usize, 1, 3_600_000)?;
+        range("acknowledge_ms", self.acknowledge_ms as usize, 1, 3_600_000)?;
         range("credits", self.credits as usize, 1, MUTATIONS_IN_FLIGHT_MAX)?;
         range("spin_us", self.spin_us as usize, 0, 1_000_000)?;
         if self.fabrics.is_empty() {

@@ -97,7 +97,8 @@ async fn tick(core: Arc<Core>) {
         }
         let expired = core.sessions.expired();
         let mut engines = core.tenants.engines();
-        let tending = engines.any(|engine| engine.has_expiring() || engine.has_heat());
+        let tending = engines
+            .any(|engine| engine.has_expiring() || engine.has_heat() || engine.has_retired());
         if expired.is_empty() && !tending {
             continue;
         }
@@ -105,6 +106,10 @@ async fn tick(core: Arc<Core>) {
         let work = move || {
             for session in expired {
                 core.sessions.end(&session, "no heartbeat within the lease");
+            }
+            for session in core.sessions.behind() {
+                core.sessions.end(&session, "it did not acknowledge that memory was retired");
+                core.stats.fenced.add(1);
             }
             for engine in core.tenants.engines() {
                 engine.expire();

@@ -25,16 +25,21 @@ impl Connection {
             ToServer::Heartbeat(beat) => Some(*beat),
             _ => None,
         };
-        core.sessions.beat(&self.session, beat);
+        if core.sessions.beat(&self.session, beat) {
+            let tenant = Arc::clone(&self.session.tenant);
+            // Giving memory back may take a while.
+            self.blocking(move |core| core.sessions.reclaim(&tenant)).await;
+        }
         match message {
             ToServer::Hello(_) => {
                 let text = "a second hello on one connection: open another connection";
                 ToClient::Failed(RpcError::new(ErrorCode::Malformed, text))
             }
-            ToServer::Heartbeat(_) => ToClient::Alive {
-                clock_ns: engine.clock_ns(),
-                catalog_epoch: engine.catalog_epoch(),
-            },
+            ToServer::Heartbeat(_) => {
+                let (epoch, retired) = self.session.retired();
+                let catalog_epoch = engine.catalog_epoch();
+                ToClient::Alive { clock_ns: engine.clock_ns(), catalog_epoch, epoch, retired }
+            }
             ToServer::Accessed { table, hashes } => {
                 // A session tells of tables that it may know, and of no others.
                 if self.session.knows_table(table) {
@@ -103,7 +108,7 @@ impl Connection {
             let holders = core.sessions.forget_table(tenant, tenant.engine.open_table(&name)?.id);
             tracing::info!(table = name, ?tenant, holders = holders.len(), "dropping a table");
             tenant.engine.drop_table(&name, holders)?;
-            tenant.engine.reclaim(|session| core.sessions.has(session));
+            core.sessions.reclaim(tenant);
             Ok(())
         });
         answer(dropped.await, |()| ToClient::Done)

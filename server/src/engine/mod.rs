@@ -3,7 +3,7 @@
 //! No sockets, no clock and no randomness of its own. Method order: [`Engine::new`] or
 //! [`Engine::within`], [`Engine::create_table`], then operations on [`Engine::table`];
 //! [`Engine::tick`] now and then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions
-//! have ended.
+//! have acknowledged what they were told ([`Engine::retired_after`]), or have ended.
 //!
 //! Locks, in the order in which one thread may take them: the names of tables; the cleaner's
 //! work; the tables that it knows; one index segment, and the one that it is being split into;
@@ -16,6 +16,7 @@ mod budget;
 mod catalog;
 mod change;
 mod clean;
+mod epoch;
 mod evict;
 mod expire;
 mod heat;
@@ -48,11 +49,13 @@ use rand::{Rng, SeedableRng};
 
 pub use budget::Budget;
 pub use clean::{Cleaning, CleaningStatus};
+pub use epoch::Acknowledged;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 
 use catalog::Catalog;
 use clean::{Cleaner, CleanerThread};
+use epoch::Epochs;
 use memory::Pool;
 use meta::Meta;
 use tables::Tables;
@@ -139,6 +142,7 @@ pub(crate) struct Shared {
     value_max_bytes: usize,
     split_load_percent: u8,
     cleaner: Cleaner,
+    epochs: Epochs,
 }
 
 /// The engine of one tenant in one server life.
@@ -188,6 +192,7 @@ impl Engine {
             value_max_bytes: config.value_max_bytes,
             split_load_percent: config.split_load_percent,
             cleaner: Cleaner::new(config.cleaning),
+            epochs: Epochs::default(),
         });
         let tables = Mutex::new(Tables::new(random));
         let cleaner = match config.cleaner_thread && config.cleaning != Cleaning::Off {

@@ -31,7 +31,7 @@ pub struct MemoryStatus {
     pub meta_bytes: u64,
     /// Index segments and directories in use, quarantined ones included.
     pub index_bytes: u64,
-    /// Those of dropped tables, kept until sessions have ended.
+    /// Those of dropped tables, until no session can look at them any more.
     pub quarantined_bytes: u64,
     /// Blocks that nothing uses, those of regions not made yet included.
     pub free_bytes: u64,
@@ -100,7 +100,7 @@ impl Engine {
             log_free_bytes: rest as u64,
             meta_bytes: totals.meta,
             index_bytes: self.shared.meta.used_bytes() as u64,
-            quarantined_bytes: self.quarantined_bytes() as u64,
+            quarantined_bytes: self.shared.epochs.index_bytes() as u64,
             free_bytes: totals.free + unmade_bytes as u64,
             unmade_bytes: unmade_bytes as u64,
             huge_bytes,

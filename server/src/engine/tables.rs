@@ -17,6 +17,7 @@ use rand::rngs::StdRng;
 
 use super::bucket::header_at;
 use super::clean::count;
+use super::epoch::Memory;
 use super::index::{Segment, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
@@ -35,15 +36,6 @@ pub(super) struct Tables {
     next_record: u32,
     /// Records that may be used again, longest unused first.
     free_records: VecDeque<u32>,
-    quarantine: Vec<Quarantined>,
-}
-
-/// What a session that knew a dropped table may still look at.
-struct Quarantined {
-    /// The sessions that may.
-    holders: Vec<u64>,
-    record: u32,
-    pieces: Vec<(LogAddr, usize)>,
 }
 
 impl Tables {
@@ -54,7 +46,6 @@ impl Tables {
             last_id: 0,
             next_record: 0,
             free_records: VecDeque::new(),
-            quarantine: Vec::new(),
         }
     }
 
@@ -72,17 +63,11 @@ impl Tables {
         }
         self.free_records.pop_front().ok_or_else(|| {
             let text = format!(
-                "{TABLES_MAX} tables exist, or were dropped and are known to live sessions: drop \
-                 one, or wait for these sessions to end"
+                "{TABLES_MAX} tables exist, or were dropped a moment ago and are known to live \
+                 sessions: drop one, or try again in some seconds"
             );
             RpcError::new(ErrorCode::TooLarge, text)
         })
-    }
-
-    /// Bytes that wait for sessions to end.
-    pub(super) fn quarantined_bytes(&self) -> usize {
-        let pieces = self.quarantine.iter().flat_map(|dropped| &dropped.pieces);
-        pieces.map(|(_, len_bytes)| len_bytes).sum()
     }
 }
 
@@ -189,31 +174,18 @@ impl Engine {
         };
         self.shared.catalog.clear_table(table.index.record);
         table.end();
-        let pieces = table.index.pieces();
-        let record = table.index.record;
-        self.tables.lock().quarantine.push(Quarantined { holders, record, pieces });
+        let (id, record, pieces) = (table.id(), table.index.record, table.index.pieces());
+        let memory = Memory::Table { id, record, pieces };
+        self.shared.epochs.retire(memory, Some(holders), self.clock_ns());
         Ok(())
     }
 
-    /// Frees what dropped tables left behind all of whose holders are gone, as `is_live` says of a
-    /// session's id.
-    pub fn reclaim(&self, is_live: impl Fn(u64) -> bool) {
-        let mut tables = self.tables.lock();
-        let (keep, free) = std::mem::take(&mut tables.quarantine)
-            .into_iter()
-            .partition(|dropped| dropped.holders.iter().any(|&holder| is_live(holder)));
-        tables.quarantine = keep;
-        let free: Vec<Quarantined> = free;
-        for dropped in free {
-            tables.free_records.push_back(dropped.record);
-            for (addr, len_bytes) in dropped.pieces {
-                self.shared.meta.give(&self.shared.pool, addr, len_bytes);
-            }
+    /// A dropped table's place and index are free: no session can look at them any more.
+    pub(super) fn free_table(&self, record: u32, pieces: Vec<(LogAddr, usize)>) {
+        for (addr, len_bytes) in pieces {
+            self.shared.meta.give(&self.shared.pool, addr, len_bytes);
         }
-    }
-
-    pub(super) fn quarantined_bytes(&self) -> usize {
-        self.tables.lock().quarantined_bytes()
+        self.tables.lock().free_records.push_back(record);
     }
 
     fn list_by_id(&self, tables: &Tables) {

@@ -47,7 +47,12 @@ impl Rig {
         let table = engine.create_table("t", TableOptions::default()).expect("a table").id;
         let stats = Arc::new(Stats::default());
         let lease = Duration::from_secs(60);
-        let limits = Limits { max_sessions: 99, session_lease: lease, ticket_lease: lease };
+        let limits = Limits {
+            max_sessions: 99,
+            session_lease: lease,
+            ticket_lease: lease,
+            acknowledge: lease,
+        };
         let sessions = Arc::new(Sessions::new(limits, Arc::clone(&stats)));
         let gate = Gate { sessions: Arc::clone(&sessions), stats: Arc::clone(&stats) };
         let card = Arc::new(Card::default());

@@ -51,7 +51,12 @@ mod tests {
         };
         let tenants = Tenants::start(&config, &Arc::new(ServerClock::default())).expect("starts");
         let lease = Duration::from_secs(60);
-        let limits = Limits { max_sessions: 9, session_lease: lease, ticket_lease: lease };
+        let limits = Limits {
+            max_sessions: 9,
+            session_lease: lease,
+            ticket_lease: lease,
+            acknowledge: lease,
+        };
         let stats = Arc::<Stats>::default();
         let sessions = Arc::new(Sessions::new(limits, Arc::clone(&stats)));
         let gate = Gate { sessions: Arc::clone(&sessions), stats };

@@ -1,14 +1,14 @@
 //! Sessions: who is connected, how long for, and what each has been answered.
 //!
-//! A session outlives its connections for its lease. Its id increases and is never reused. What a
-//! dropped table leaves behind waits for the end of the sessions that know the table.
+//! A session outlives its connections for its lease. Its id increases and is never reused. Memory
+//! that its operations may still look at waits for what it acknowledges, or for its end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use onesided_protocol::control::Heartbeat;
+use onesided_protocol::control::{Heartbeat, Retired};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -39,6 +39,8 @@ pub(crate) struct Session {
     /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
     control: watch::Sender<u64>,
     controls: AtomicU64,
+    /// The epoch of its engine that it has acknowledged.
+    acknowledged: AtomicU64,
     /// Ids of the tables that it was told how to read; dropped ones are taken out.
     tables: Mutex<BTreeSet<u32>>,
     /// Serialises its mutations: one is looked up, applied and kept under this lock.
@@ -53,6 +55,8 @@ struct Life {
 
 impl Session {
     fn new(id: u64, resume_key: u64, tenant: Arc<Tenant>, deadline: Instant) -> Self {
+        // It knows of nothing that was retired before.
+        let epoch = tenant.engine.epoch();
         Self {
             id,
             resume_key,
@@ -60,6 +64,7 @@ impl Session {
             life: Mutex::new(Life { deadline, beat: Heartbeat::default() }),
             control: watch::Sender::new(1),
             controls: AtomicU64::new(1),
+            acknowledged: AtomicU64::new(epoch),
             tables: Mutex::default(),
             answers: Mutex::default(),
         }
@@ -86,6 +91,22 @@ impl Session {
     /// Whether it was told how to read a table.
     pub(crate) fn knows_table(&self, id: u32) -> bool {
         self.tables.lock().contains(&id)
+    }
+
+    /// What its engine retired and it has not acknowledged, and up to which epoch that is all.
+    pub(crate) fn retired(&self) -> (u64, Vec<Retired>) {
+        self.tenant.engine.retired_after(self.acknowledged())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// Whether that is news.
+    fn acknowledge(&self, epoch: u64) -> bool {
+        // Nothing that was not told yet can have been acknowledged, whatever the client says.
+        let epoch = epoch.min(self.tenant.engine.epoch());
+        self.acknowledged.fetch_max(epoch, Ordering::AcqRel) < epoch
     }
 
     /// Whether no control connection speaks for it.

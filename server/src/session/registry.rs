@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::Session;
 use super::ticket::{Ticket, Tickets};
+use crate::engine::Acknowledged;
 use crate::stats::Stats;
 use crate::tenant::Tenant;
 
@@ -24,6 +25,8 @@ pub(crate) struct Limits {
     pub(crate) max_sessions: usize,
     pub(crate) session_lease: Duration,
     pub(crate) ticket_lease: Duration,
+    /// How long a session may take to acknowledge an epoch.
+    pub(crate) acknowledge: Duration,
 }
 
 /// A session that a hello got.
@@ -116,9 +119,36 @@ impl Sessions {
         self.registry.lock().tickets.issue(session.id, deadline)
     }
 
-    /// The session's client is there.
-    pub(crate) fn beat(&self, session: &Session, beat: Option<Heartbeat>) {
+    /// The session's client is there. Whether it has acknowledged a newer epoch: then memory may be
+    /// free.
+    pub(crate) fn beat(&self, session: &Session, beat: Option<Heartbeat>) -> bool {
         session.extend(Instant::now() + self.limits.session_lease, beat);
+        beat.is_some_and(|beat| session.acknowledge(beat.epoch))
+    }
+
+    /// Frees what a tenant's engine retired and its sessions cannot look at any more.
+    pub(crate) fn reclaim(&self, tenant: &Arc<Tenant>) {
+        if !tenant.engine.has_retired() {
+            return;
+        }
+        let registry = self.registry.lock();
+        let epoch = tenant.engine.epoch();
+        let own = registry.sessions.values().filter(|s| Arc::ptr_eq(&s.tenant, tenant));
+        let sessions = own.map(|session| (session.id, session.acknowledged())).collect();
+        drop(registry);
+        tenant.engine.reclaim(&Acknowledged { epoch, sessions });
+    }
+
+    /// The sessions that have not acknowledged for too long what they were told.
+    pub(crate) fn behind(&self) -> Vec<Arc<Session>> {
+        let all: Vec<_> = self.registry.lock().sessions.values().cloned().collect();
+        let limit_ns = self.limits.acknowledge.as_nanos() as u64;
+        let is_behind = |session: &Arc<Session>| {
+            let engine = &session.tenant.engine;
+            let since_ns = engine.waits_for(session.id, session.acknowledged());
+            since_ns.is_some_and(|since_ns| engine.clock_ns() >= since_ns + limit_ns)
+        };
+        all.into_iter().filter(is_behind).collect()
     }
 
     /// Uses a ticket up; the context of the endpoint to be.
@@ -179,7 +209,8 @@ impl Sessions {
         endpoints.iter().for_each(|endpoint| endpoint.close());
         self.stats.session_gone(session.beat());
         tracing::info!(session = session.id, why, "session ended");
-        session.tenant.engine.reclaim(|session| self.has(session));
+        // Its endpoints are closed: what it reads from now on fails, or does not count.
+        self.reclaim(&session.tenant);
     }
 
     /// The sessions whose lease is over; endpoints that were admitted and never came are dropped.
@@ -199,11 +230,6 @@ impl Sessions {
         for session in all {
             self.end(&session, why);
         }
-    }
-
-    /// Whether a session lives.
-    pub(crate) fn has(&self, session: u64) -> bool {
-        self.registry.lock().sessions.contains_key(&session)
     }
 
     /// A tenant's table is being dropped: the sessions that know it.

@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use onesided::core::Connection;
-use onesided::{Counter, Error, Options, Table};
+use onesided::{Counter, Error, Options, Retirement, Table};
+use onesided_fabric::sim::SimEndpoint;
 use onesided_fabric::{CompletionQueue, Outcome};
-use onesided_protocol::control::Welcome;
+use onesided_protocol::control::{Retired, Welcome};
 
 use super::calls::{Answers, Call};
 use super::{Seen, Sim};
@@ -20,6 +21,7 @@ pub struct SimClient {
     number: usize,
     table: Table,
     connection: Arc<Connection>,
+    endpoint: Arc<SimEndpoint>,
     busy: Option<Busy>,
 }
 
@@ -52,10 +54,10 @@ impl SimClient {
             ..Options::default()
         };
         let (endpoint, cq) = (connected.endpoint, connected.cq);
-        let connection = Connection::from_parts(endpoint, cq, welcome(sim), None, options);
+        let connection = Connection::from_parts(endpoint.clone(), cq, welcome(sim), None, options);
         let table =
             Table::from_parts(&connection, "t", sim.info.clone()).expect("one more descriptor");
-        let client = Self { number, table, connection, busy: None };
+        let client = Self { number, table, connection, endpoint, busy: None };
         client.set_clock(sim);
         client
     }
@@ -118,6 +120,21 @@ impl SimClient {
             let answer = ret.map(|ret| (at, ret));
             sim.record(key, Operation { client, call, answer, op });
         }
+    }
+
+    /// The server has retired memory.
+    pub fn retire(&self, epoch: u64, retired: &[Retired]) -> Retirement {
+        self.table.retire(&self.connection, epoch, retired.to_vec())
+    }
+
+    /// The server has ended its session; it can READ on.
+    pub fn fence(&self, sim: &Sim) {
+        sim.world.fence(&self.endpoint);
+    }
+
+    /// GETs that it answered with a miss by itself.
+    pub fn one_sided_misses(&self) -> u64 {
+        self.connection.stats().sum(Counter::OneSidedMisses)
     }
 
     /// Adds its counters.

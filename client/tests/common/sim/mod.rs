@@ -28,11 +28,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use onesided::Retirement;
 use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
 use onesided_protocol::control::TableInfo;
-use onesided_server::engine::{Cleaning, Clock, Engine, EngineConfig, Table};
+use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -259,6 +260,33 @@ impl Sim {
             self.happened.update(|n| n + 1);
             assert!(self.happened.get() < 3_000_000, "no end: {}", self.state());
         }
+    }
+
+    /// The server tells all clients what it has retired since an epoch. What they are to
+    /// acknowledge, by their numbers.
+    pub fn retire(&self, since: u64) -> Vec<Retirement> {
+        let (epoch, retired) = self.engine.retired_after(since);
+        self.clients.borrow().iter().map(|client| client.retire(epoch, &retired)).collect()
+    }
+
+    /// What the clients have acknowledged, frees what nobody holds. Client n has session n.
+    pub fn reclaim(&self, retirements: &mut [Retirement], since: u64) {
+        let of = |retirement: &mut Retirement| match retirement.is_over() {
+            true => retirement.epoch(),
+            false => since,
+        };
+        let sessions = (0..).zip(retirements.iter_mut().map(of)).collect();
+        self.engine.reclaim(&Acknowledged { epoch: self.engine.epoch(), sessions });
+    }
+
+    /// The server ends a client's session, and what that one READs on must not count.
+    pub fn fence(&self, client: usize) {
+        self.clients.borrow()[client].fence(self);
+    }
+
+    /// GETs that clients answered with a miss by themselves.
+    pub fn one_sided_misses(&self) -> u64 {
+        self.clients.borrow().iter().map(SimClient::one_sided_misses).sum()
     }
 
     /// One step of the network, and what clients make of it.

@@ -1,0 +1,140 @@
+//! As `weakened_directed.rs`, for memory whose bytes do not prove themselves: used again too early,
+//! it proves lies. A GET that is under way when its table is dropped finds the key or asks the
+//! server; it never says by itself that the key is absent.
+
+#[path = "common/linearize/mod.rs"]
+mod linearize;
+#[path = "common/sim/mod.rs"]
+mod sim;
+#[path = "common/values.rs"]
+mod values;
+
+use std::rc::Rc;
+
+use linearize::Expect;
+use onesided_fabric::sim::Options;
+use onesided_protocol::rules::{Rule, without};
+use onesided_server::engine::Acknowledged;
+use sim::{Call, Entered, Plan, Sim, Weights};
+
+/// Client 1 gets; client 0 prepares.
+const GETTER: usize = 1;
+/// More than a GET takes.
+const STEPS_OF_A_GET: u64 = 2_000;
+
+fn plan() -> Plan {
+    let network = Options { straggler_per_mille: 0, step_burst_words: 1, ..Options::default() };
+    Plan {
+        network,
+        keys: 1,
+        clients: 2,
+        mutations: 0,
+        prefill: 0,
+        value_bytes: (100, 101),
+        large_one_in: u64::MAX,
+        cache_bytes: 0,
+        pause_per_mille: 0,
+        clock_moves: false,
+        drop_per_mille: 0,
+        weights: Weights::NONE,
+        ..Plan::of(1)
+    }
+}
+
+/// A table with one key, which a client has got once.
+fn settled() -> Rc<Sim> {
+    let sim = Sim::new(plan());
+    for (client, call) in [(0, sim.put(0, Expect::Any, 0)), (GETTER, get())] {
+        sim.begin(client, call);
+        sim.settle();
+    }
+    sim
+}
+
+fn get() -> Call {
+    Call::Get(vec![0])
+}
+
+fn go_on(sim: &Sim, steps: u64) {
+    (0..steps).for_each(|_| sim.network_goes_on());
+}
+
+/// Another table, which takes the first free memory for its index.
+fn make_another_table(sim: &Sim) {
+    sim.engine.create_table("another", Default::default()).expect("there is memory");
+}
+
+/// The table is dropped when a GET has gone so many steps; clients learn of it at once, and the
+/// memory is used again as soon as they acknowledge. Gives the misses that clients proved, and
+/// whether the GET had ended before.
+fn dropped_under_a_get(steps: u64) -> (u64, bool) {
+    let sim = settled();
+    let _entered = Entered::new(&sim);
+    let before = sim.one_sided_misses();
+    sim.begin(GETTER, get());
+    go_on(&sim, steps);
+    let had_ended = !sim.busy();
+    let epoch = sim.engine.epoch();
+    sim.engine.drop_table("t", vec![0, 1]).expect("it is there");
+    let mut retirements = sim.retire(epoch);
+    sim.reclaim(&mut retirements, epoch);
+    make_another_table(&sim);
+    // Then it has ended, or waits for a control connection, which there is none here.
+    go_on(&sim, STEPS_OF_A_GET);
+    sim.reclaim(&mut retirements, epoch);
+    assert!(!sim.engine.has_retired(), "nothing is under way, and it is not acknowledged");
+    (sim.one_sided_misses() - before, had_ended)
+}
+
+/// The same, when the client is stopped and its session ends meanwhile.
+fn fenced_under_a_get(steps: u64) -> (u64, bool) {
+    let sim = settled();
+    let _entered = Entered::new(&sim);
+    let before = sim.one_sided_misses();
+    sim.begin(GETTER, get());
+    go_on(&sim, steps);
+    let had_ended = !sim.busy();
+    sim.fence(GETTER);
+    sim.engine.drop_table("t", vec![0, 1]).expect("it is there");
+    sim.engine.reclaim(&Acknowledged::by_all());
+    make_another_table(&sim);
+    go_on(&sim, STEPS_OF_A_GET);
+    (sim.one_sided_misses() - before, had_ended)
+}
+
+/// With all rules on no step is bad; with this one off some step is.
+fn is_noticed(rule: Rule, run: impl Fn(u64) -> (u64, bool)) {
+    let first_bad = |rule| {
+        without(rule, || {
+            for steps in 0.. {
+                match run(steps) {
+                    (0, false) => {}
+                    (0, true) => return (steps, false),
+                    _ => return (steps, true),
+                }
+            }
+            unreachable!("a GET ends")
+        })
+    };
+    let (steps, is_bad) = first_bad(None);
+    assert!(!is_bad, "{rule:?} on, and still, step {steps}");
+    assert!(steps > 10, "only {steps} steps");
+    let (bad, is_bad) = first_bad(Some(rule));
+    assert!(is_bad, "{rule:?} off, and nothing was noticed in {steps} steps");
+    println!("{rule:?} off, step {bad} of {steps}: a key that is there is said to be absent");
+}
+
+#[test]
+fn retired_waits() {
+    is_noticed(Rule::RetiredWaits, dropped_under_a_get);
+}
+
+#[test]
+fn acknowledge_waits() {
+    is_noticed(Rule::AcknowledgeWaits, dropped_under_a_get);
+}
+
+#[test]
+fn fenced_proves_no_miss() {
+    is_noticed(Rule::FencedProvesNoMiss, fenced_under_a_get);
+}
