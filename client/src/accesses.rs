@@ -1,22 +1,30 @@
-//! Samples of the keys that are read one-sidedly. The server does not see such reads; what a table
-//! keeps that evicts depends on them, so its clients tell of one GET in some.
+//! What a table's reads are told of to the server, which does not see them: how many they were, and
+//! for tables that evict a sample of the keys. The same sampling measures how long GETs take.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
-use onesided_protocol::control::ToServer;
+use onesided_protocol::control::{ReadCounts, ToServer};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::limits::ACCESSES_MAX;
 use parking_lot::Mutex;
 
 use crate::link::Link;
+use crate::stats::{Counts, Shard};
 
 /// Samples of one thread that may wait to be told: what comes while they do is not told at all.
 const RING_PLACES: usize = 4096;
 
-/// The samples of a table that the server was not told of yet, of all threads.
+/// How long one GET of so many takes is measured.
+const TIMED_EVERY: u32 = 256;
+
+/// What the server is told of one table's reads.
 pub(crate) struct Accesses {
     link: Arc<Link>,
+    counts: Arc<Counts>,
+    /// What of them it was told.
+    told: Mutex<ReadCounts>,
     /// Id of the table; 0 = not opened yet.
     table: AtomicU32,
     rings: Mutex<Vec<Weak<Ring>>>,
@@ -24,10 +32,30 @@ pub(crate) struct Accesses {
 
 impl Accesses {
     pub(crate) fn new(link: &Arc<Link>) -> Arc<Self> {
-        let (table, rings) = (AtomicU32::new(0), Mutex::default());
-        let accesses = Arc::new(Self { link: Arc::clone(link), table, rings });
+        let accesses = Arc::new(Self {
+            link: Arc::clone(link),
+            counts: link.shared().stats.table(),
+            told: Mutex::default(),
+            table: AtomicU32::new(0),
+            rings: Mutex::default(),
+        });
         link.tells(&accesses);
         accesses
+    }
+
+    /// The table's counters.
+    pub(crate) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// What was counted since the last time.
+    pub(crate) fn reads(&self) -> Option<Reads> {
+        let table = self.table.load(Ordering::Relaxed);
+        let mut told = self.told.lock();
+        let counts = self.counts.reads();
+        let since = counts.since(&told);
+        *told = counts;
+        Reads::of(table, since)
     }
 
     /// The table was opened.
@@ -55,58 +83,144 @@ impl Accesses {
     }
 }
 
+impl Drop for Accesses {
+    fn drop(&mut self) {
+        if let Some(rest) = self.reads() {
+            self.link.tell_later(rest);
+        }
+        self.link.shared().stats.keep(&self.counts);
+    }
+}
+
+/// What was counted of a table, to be told.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    pub(crate) table: u32,
+    pub(crate) counts: Box<ReadCounts>,
+}
+
+impl Reads {
+    /// Nothing of a table that was never opened, and nothing if there is nothing.
+    fn of(table: u32, counts: ReadCounts) -> Option<Self> {
+        let worth = table != 0 && counts != ReadCounts::default();
+        worth.then(|| Self { table, counts: Box::new(counts) })
+    }
+}
+
 /// What one thread samples of one table.
 pub(crate) struct Sampler {
     accesses: Arc<Accesses>,
-    /// One GET of so many; 0 = none.
+    /// One GET of so many.
     every: u32,
-    /// GETs until the next sample; 0 = there is none.
+    /// The server wants to know which keys they are of.
+    tells: bool,
+    /// GETs until the next sample, at least 1.
     left: u32,
+    /// Samples until the next one that is timed, at least 1.
+    untimed: u32,
+    /// A GET that is sampled and not over.
+    begun: Option<Sample>,
     random: u64,
     /// Made with the first sample.
     ring: Option<Arc<Ring>>,
 }
 
+/// A GET that is sampled.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    start: Option<Instant>,
+}
+
 impl Sampler {
     pub(crate) fn new(accesses: &Arc<Accesses>) -> Self {
         let accesses = Arc::clone(accesses);
-        Self { accesses, every: 0, left: 0, random: rand::random(), ring: None }
+        let (every, random) = (TIMED_EVERY, rand::random());
+        let mut sampler = Self {
+            accesses,
+            every,
+            tells: false,
+            left: 1,
+            untimed: 1,
+            begun: None,
+            random,
+            ring: None,
+        };
+        sampler.left = sampler.pause();
+        sampler
     }
 
-    /// Samples one GET of so many from now on; 0 = none.
-    pub(crate) fn set_every(&mut self, every: u32) {
+    /// Tells the server of one GET of so many from now on; 0 = of none.
+    pub(crate) fn set_told_every(&mut self, every: u32) {
+        self.begun = None;
+        self.tells = every != 0;
+        let every = if self.tells { every } else { TIMED_EVERY };
         if every != self.every {
             self.every = every;
             self.left = self.pause();
         }
     }
 
-    /// A key was read.
+    /// A GET begins. Says whether it is to be sampled: then [`Self::begin`] is next.
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.left -= 1;
+        self.left == 0
+    }
+
+    /// The GET that begins is sampled.
+    #[cold]
+    pub(crate) fn begin(&mut self) {
+        self.left = self.pause();
+        self.untimed -= 1;
+        let timed = self.untimed == 0;
+        if timed {
+            self.untimed = (TIMED_EVERY / self.every).max(1);
+        }
+        self.begun = Some(Sample { start: timed.then(Instant::now) });
+    }
+
+    /// The sample that was begun and did not end yet.
+    pub(crate) fn take_begun(&mut self) -> Option<Sample> {
+        self.begun.take()
+    }
+
+    /// A sampled GET is over; with the hash of its key if that was found one-sidedly.
+    pub(crate) fn end(&mut self, sample: &Sample, shard: &Shard, found: Option<KeyHash>) {
+        if let Some(start) = sample.start {
+            shard.time(start.elapsed());
+        }
+        if let Some(hash) = found.filter(|_| self.tells) {
+            self.tell(hash);
+        }
+    }
+
+    /// A key was read by a GET that is not timed, nor said when it began.
     #[inline(always)]
     pub(crate) fn note(&mut self, hash: KeyHash) {
-        if self.left != 0 {
-            self.left -= 1;
-            if self.left == 0 {
-                self.sample(hash);
-            }
+        self.left -= 1;
+        if self.left == 0 {
+            self.note_sample(hash);
         }
     }
 
     #[cold]
-    fn sample(&mut self, hash: KeyHash) {
+    fn note_sample(&mut self, hash: KeyHash) {
         self.left = self.pause();
+        if self.tells {
+            self.tell(hash);
+        }
+    }
+
+    fn tell(&mut self, hash: KeyHash) {
         let ring = self.ring.get_or_insert_with(|| self.accesses.ring());
         if ring.put(hash) {
             self.accesses.link.tell_soon();
         }
     }
 
-    /// GETs until the next sample, at least 1, if there is to be one. At random: a loop over keys
-    /// must not meet the same ones each time.
+    /// GETs until the next sample, at least 1. At random: a loop over keys must not meet the same
+    /// ones each time.
     fn pause(&mut self) -> u32 {
-        if self.every == 0 {
-            return 0;
-        }
         // xorshift64: never 0 if it was not.
         self.random |= 1 << 63;
         self.random ^= self.random << 13;

@@ -188,7 +188,7 @@ impl Table {
     fn get_slowly(&self, key: &[u8]) -> Result<Option<Value>, Error> {
         match read::get_posted(&self.inner.handle, key) {
             Some(value) => Ok(Some(value)),
-            None => self.run(self.inner.get(key)),
+            None => self.run(read::get_slowly(&self.inner.handle, key, true)),
         }
     }
 

@@ -12,6 +12,7 @@ use onesided_protocol::control::{FabricOffer, Heartbeat, Retired, ToClient, ToSe
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::accesses::Reads;
 use crate::choose::name_of;
 use crate::connect::{Established, ask_offers, establish, rewire};
 use crate::core::{Connection, Session, TICK};
@@ -55,6 +56,11 @@ fn run(link: &Arc<Link>, mut live: Established) {
         match serve(link, &mut live) {
             End::ShutDown => {
                 let by = Instant::now() + GOODBYE;
+                let reads = link.reads().into_iter();
+                // Of a client that lived shortly this is all that the server hears.
+                let _told = reads
+                    .map(|Reads { table, counts }| ToServer::Reads { table, counts })
+                    .try_for_each(|report| tell_one(&mut live.control, &report, by));
                 // The session's lease ends it if this does not arrive.
                 let _unheard = live.control.ask(&ToServer::Goodbye, by);
                 live.connection.mark_lost("the client was closed");
@@ -252,10 +258,12 @@ fn heartbeat(
     connection: &Connection,
     by: Instant,
 ) -> io::Result<(u64, Vec<Retired>)> {
+    for Reads { table, counts } in link.reads() {
+        tell_one(control, &ToServer::Reads { table, counts }, by)?;
+    }
     let epoch = connection.session().acknowledged();
-    let beat = Heartbeat { epoch, ..link.shared().stats.heartbeat() };
     let sent = Instant::now();
-    match control.ask(&ToServer::Heartbeat(beat), by)? {
+    match control.ask(&ToServer::Heartbeat(Heartbeat { epoch }), by)? {
         ToClient::Alive { clock_ns, epoch, retired, .. } => {
             connection.clock().sync(clock_ns, sent, Instant::now());
             Ok((epoch, retired))
@@ -269,14 +277,18 @@ fn heartbeat(
 fn tell(link: &Link, control: &mut ControlStream, by: Instant) -> io::Result<()> {
     for accesses in link.accesses() {
         for report in std::iter::from_fn(|| accesses.report()).take(REPORTS_MAX) {
-            match control.ask(&report, by)? {
-                ToClient::Done => {}
-                ToClient::Failed(error) => return Err(io::Error::other(error)),
-                _ => return Err(io::Error::other("the answer to a report is none")),
-            }
+            tell_one(control, &report, by)?;
         }
     }
     Ok(())
+}
+
+fn tell_one(control: &mut ControlStream, report: &ToServer, by: Instant) -> io::Result<()> {
+    match control.ask(report, by)? {
+        ToClient::Done => Ok(()),
+        ToClient::Failed(error) => Err(io::Error::other(error)),
+        _ => Err(io::Error::other("the answer to a report is none")),
+    }
 }
 
 fn administer(

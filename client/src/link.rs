@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
 
-use crate::accesses::Accesses;
+use crate::accesses::{Accesses, Reads};
 use crate::core::{Connection, Deadline, Shared, TimedOut};
 use crate::error::Error;
 use crate::table::OpenTable;
@@ -21,6 +21,9 @@ use crate::url::Url;
 
 /// Administrative requests that may wait.
 const JOBS_MAX: usize = 1024;
+
+/// Tables that are gone and whose reads wait to be told.
+const LEFT_TO_TELL_MAX: usize = 64;
 
 /// A request for the control connection.
 pub(crate) struct Job {
@@ -60,6 +63,8 @@ pub(crate) struct Link {
     accesses: Mutex<Vec<Weak<Accesses>>>,
     /// What operations look at; of tables that are gone until the next is opened.
     open: Mutex<Vec<Weak<OpenTable>>>,
+    /// And of those of tables that are gone by now.
+    left_to_tell: Mutex<Vec<Reads>>,
     /// Much is to be told.
     tell: AtomicBool,
     /// Wakes the control thread.
@@ -97,6 +102,7 @@ impl Link {
             wanted: AtomicBool::new(false),
             accesses: Mutex::default(),
             open: Mutex::default(),
+            left_to_tell: Mutex::default(),
             tell: AtomicBool::new(false),
             bell,
             shut_down: AtomicBool::new(false),
@@ -324,6 +330,24 @@ impl Link {
     /// The control thread tells the server of these from now on.
     pub(crate) fn tells(&self, accesses: &Arc<Accesses>) {
         self.accesses.lock().push(Arc::downgrade(accesses));
+    }
+
+    /// With the next heartbeat; if the server hears of none for long, not at all.
+    pub(crate) fn tell_later(&self, reads: Reads) {
+        let mut left = self.left_to_tell.lock();
+        if let Some(same) = left.iter_mut().find(|other| other.table == reads.table) {
+            same.counts.add(&reads.counts);
+        } else if left.len() < LEFT_TO_TELL_MAX {
+            left.push(reads);
+        }
+    }
+
+    /// What was read since the last time.
+    pub(crate) fn reads(&self) -> Vec<Reads> {
+        let live = self.accesses();
+        let mut reads = std::mem::take(&mut *self.left_to_tell.lock());
+        reads.extend(live.iter().filter_map(|accesses| accesses.reads()));
+        reads
     }
 
     /// Not with the next heartbeat, but now.

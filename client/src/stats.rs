@@ -1,11 +1,14 @@
 //! Counters of a client. A GET counts without a contended cache line and without a locked
 //! instruction: every thread adds to a shard of its own, and reading sums them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::Heartbeat;
+use onesided_protocol::control::ReadCounts;
+use onesided_protocol::latency::{LATENCY_BUCKETS, bucket_of};
+use parking_lot::Mutex;
 use serde::Serialize;
 use thread_local::ThreadLocal;
 
@@ -74,6 +77,9 @@ pub struct Shard {
     counters: [AtomicU64; COUNTERS],
     /// GETs on the fast path: one addition for what [`Self::per_fast_get`] says.
     fast_gets: AtomicU64,
+    /// Sampled GETs by how long they took.
+    latency: [AtomicU64; LATENCY_BUCKETS],
+    latency_ns: AtomicU64,
     /// Odd while the thread is in the middle of a look.
     looks: AtomicU64,
 }
@@ -125,6 +131,25 @@ impl Shard {
         add(&self.counters[Counter::ReadBytes as usize], read_bytes);
     }
 
+    /// A sampled GET took so long.
+    pub(crate) fn time(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&self.latency[bucket_of(ns)], 1);
+        add(&self.latency_ns, ns);
+    }
+
+    /// Adds what another shard has counted.
+    fn add_all(&self, other: &Self) {
+        let both = |own: &[AtomicU64], more: &[AtomicU64]| {
+            let pairs = own.iter().zip(more);
+            pairs.for_each(|(sum, n)| add(sum, n.load(Ordering::Relaxed)));
+        };
+        both(&self.counters, &other.counters);
+        both(&self.latency, &other.latency);
+        add(&self.fast_gets, other.fast_gets.load(Ordering::Relaxed));
+        add(&self.latency_ns, other.latency_ns.load(Ordering::Relaxed));
+    }
+
     fn per_fast_get(counter: Counter) -> u64 {
         match counter {
             Counter::Gets | Counter::OneSidedHits => 1,
@@ -146,10 +171,85 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Counts for one client.
+/// Counters of one table, or of what belongs to none.
+#[derive(Default)]
+pub(crate) struct Counts {
+    shards: ThreadLocal<Arc<Shard>>,
+}
+
+impl Counts {
+    /// This thread's shard: take it once for several additions.
+    #[inline]
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
+        self.shards.get_or_default()
+    }
+
+    /// Adds to one counter.
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
+        self.shard().add(counter, n);
+    }
+
+    /// `reads` READs were made, and waited for once.
+    #[inline]
+    pub(crate) fn one_sided_read(&self, reads: u64, bytes: u64) {
+        let shard = self.shard();
+        shard.add(Counter::RoundTrips, 1);
+        shard.add(Counter::Reads, reads);
+        shard.add(Counter::ReadBytes, bytes);
+    }
+
+    fn sum(&self, counter: Counter) -> u64 {
+        self.shards.iter().map(|shard| shard.get(counter)).fold(0, u64::wrapping_add)
+    }
+
+    fn activity(&self) -> u64 {
+        let of = |shard: &Arc<Shard>| {
+            let counters = shard.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
+            counters.fold(shard.fast_gets.load(Ordering::Relaxed), u64::wrapping_add)
+        };
+        self.shards.iter().map(of).fold(0, u64::wrapping_add)
+    }
+
+    /// The threads that are in the middle of a look, and the number of it.
+    fn looks(&self) -> Vec<(Arc<Shard>, u64)> {
+        let of = |shard: &Arc<Shard>| {
+            let look = shard.looks.load(Ordering::Acquire);
+            (look & 1 != 0).then(|| (Arc::clone(shard), look))
+        };
+        self.shards.iter().filter_map(of).collect()
+    }
+
+    /// What the server is told.
+    pub(crate) fn reads(&self) -> ReadCounts {
+        let mut counts = ReadCounts {
+            one_sided_hits: self.sum(Counter::OneSidedHits),
+            one_sided_misses: self.sum(Counter::OneSidedMisses),
+            rpc_gets: self.sum(Counter::RpcGets),
+            reads: self.sum(Counter::Reads),
+            round_trips: self.sum(Counter::RoundTrips),
+            cache_hits: self.sum(Counter::CacheHits),
+            retries: self.sum(Counter::Retries),
+            forward_hops: self.sum(Counter::ForwardHops),
+            checksum_failures: self.sum(Counter::ChecksumFailures),
+            read_bytes: self.sum(Counter::ReadBytes),
+            ..ReadCounts::default()
+        };
+        for shard in self.shards.iter() {
+            let times = counts.latency.iter_mut().zip(&shard.latency);
+            times.for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
+            let ns = shard.latency_ns.load(Ordering::Relaxed);
+            counts.latency_ns = counts.latency_ns.wrapping_add(ns);
+        }
+        counts
+    }
+}
+
+/// Counts for one client: what its tables count, each for itself, and what belongs to none.
 #[derive(Default)]
 pub struct ClientStats {
-    shards: ThreadLocal<Arc<Shard>>,
+    own: Counts,
+    tables: Mutex<Vec<Weak<Counts>>>,
 }
 
 impl std::fmt::Debug for ClientStats {
@@ -159,89 +259,63 @@ impl std::fmt::Debug for ClientStats {
 }
 
 impl ClientStats {
-    /// This thread's shard: take it once for several additions.
-    #[inline]
-    #[must_use]
-    pub fn shard(&self) -> &Arc<Shard> {
-        self.shards.get_or_default()
-    }
-
     /// Adds to one counter.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
-        self.shard().add(counter, n);
+        self.own.add(counter, n);
     }
 
-    /// `reads` READs were made, and waited for once.
-    #[inline]
-    pub fn one_sided_read(&self, reads: u64, bytes: u64) {
-        let shard = self.shard();
-        shard.add(Counter::RoundTrips, 1);
-        shard.add(Counter::Reads, reads);
-        shard.add(Counter::ReadBytes, bytes);
+    /// Counters of one more table.
+    pub(crate) fn table(&self) -> Arc<Counts> {
+        let counts = Arc::<Counts>::default();
+        let mut tables = self.tables.lock();
+        tables.retain(|table| table.strong_count() > 0);
+        tables.push(Arc::downgrade(&counts));
+        counts
     }
 
-    /// A round began with a cached bucket.
-    #[inline]
-    pub fn cache_hit(&self) {
-        self.add(Counter::CacheHits, 1);
+    /// A table is gone: what it counted stays.
+    pub(crate) fn keep(&self, table: &Arc<Counts>) {
+        let mut tables = self.tables.lock();
+        tables.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(table)));
+        let own = self.own.shard();
+        table.shards.iter().for_each(|shard| own.add_all(shard));
     }
 
-    /// A round had to look again.
-    #[inline]
-    pub fn retry(&self) {
-        self.add(Counter::Retries, 1);
+    fn over_all<T>(&self, of: impl Fn(&Counts) -> T, sum: impl Fn(T, T) -> T) -> T {
+        let tables = self.tables.lock();
+        let live = tables.iter().filter_map(Weak::upgrade);
+        live.fold(of(&self.own), |so_far, table| sum(so_far, of(&table)))
     }
 
-    /// A forward was followed.
-    #[inline]
-    pub fn forward_hop(&self) {
-        self.add(Counter::ForwardHops, 1);
-    }
-
-    /// A checksum did not fit.
-    #[inline]
-    pub fn checksum_failure(&self) {
-        self.add(Counter::ChecksumFailures, 1);
-    }
-
-    /// The sum over all threads.
+    /// The sum over all threads and tables.
     #[must_use]
     pub fn sum(&self, counter: Counter) -> u64 {
-        self.shards.iter().map(|shard| shard.get(counter)).fold(0, u64::wrapping_add)
+        self.over_all(|counts| counts.sum(counter), u64::wrapping_add)
     }
 
     /// Another number after each operation.
     #[must_use]
     pub(crate) fn activity(&self) -> u64 {
-        let of = |shard: &Arc<Shard>| {
-            let counters = shard.counters.iter().map(|counter| counter.load(Ordering::Relaxed));
-            counters.fold(shard.fast_gets.load(Ordering::Relaxed), u64::wrapping_add)
-        };
-        self.shards.iter().map(of).fold(0, u64::wrapping_add)
+        self.over_all(Counts::activity, u64::wrapping_add)
     }
 
     /// The threads that are in the middle of a look, and the number of it.
     pub(crate) fn looks(&self) -> Vec<(Arc<Shard>, u64)> {
-        let of = |shard: &Arc<Shard>| {
-            let look = shard.looks.load(Ordering::Acquire);
-            (look & 1 != 0).then(|| (Arc::clone(shard), look))
+        let both = |mut a: Vec<_>, b| {
+            a.extend(b);
+            a
         };
-        self.shards.iter().filter_map(of).collect()
+        self.over_all(Counts::looks, both)
     }
 
-    /// What the server is told.
-    #[must_use]
-    pub(crate) fn heartbeat(&self) -> Heartbeat {
-        let hits = self.sum(Counter::OneSidedHits);
-        Heartbeat {
-            reads: self.sum(Counter::Reads),
-            read_bytes: self.sum(Counter::ReadBytes),
-            one_sided_gets: hits + self.sum(Counter::OneSidedMisses),
-            retries: self.sum(Counter::Retries),
-            checksum_failures: self.sum(Counter::ChecksumFailures),
-            epoch: 0,
-        }
+    /// Reads of all tables.
+    pub(crate) fn reads(&self) -> ReadCounts {
+        let sum = |mut a: ReadCounts, b: ReadCounts| {
+            a.add(&b);
+            a
+        };
+        self.over_all(Counts::reads, sum)
     }
 }
 
@@ -274,6 +348,11 @@ pub struct Stats {
     pub forward_hops: u64,
     /// Checksums that did not fit.
     pub checksum_failures: u64,
+    /// About one of 256 GETs is timed: by how long they took, in buckets of powers of two: the
+    /// first one up to 128 ns, the last one without bound.
+    pub get_latency: [u64; LATENCY_BUCKETS],
+    /// How long they took together, in ns.
+    pub get_latency_ns: u64,
     /// GETs that asked by RPC.
     pub rpc_gets: u64,
     /// PUTs.
@@ -318,6 +397,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn of(shared: &Shared, fabric: FabricKind, now: Option<&Connection>) -> Self {
         let sum = |counter| shared.stats.sum(counter);
+        let reads = shared.stats.reads();
         let (buffers, parking) = (shared.pool.usage(), shared.parking.usage());
         Self {
             fabric: fabric.to_string(),
@@ -333,6 +413,8 @@ impl Stats {
             retries: sum(Counter::Retries),
             forward_hops: sum(Counter::ForwardHops),
             checksum_failures: sum(Counter::ChecksumFailures),
+            get_latency: reads.latency,
+            get_latency_ns: reads.latency_ns,
             rpc_gets: sum(Counter::RpcGets),
             rpc_puts: sum(Counter::RpcPuts),
             rpc_deletes: sum(Counter::RpcDeletes),
@@ -377,9 +459,29 @@ mod tests {
     #[test]
     fn a_fast_get_counts_as_what_it_is() {
         let stats = ClientStats::default();
-        stats.add(Counter::Gets, 5);
-        stats.shard().fast_gets(3, 1000);
+        let table = stats.table();
+        table.add(Counter::Gets, 5);
+        table.shard().fast_gets(3, 1000);
         let sums = [Counter::Gets, Counter::OneSidedHits, Counter::Reads, Counter::ReadBytes];
         assert_eq!(sums.map(|counter| stats.sum(counter)), [8, 3, 6, 1000]);
+    }
+
+    #[test]
+    fn what_tables_counted_stays_when_they_go() {
+        let stats = ClientStats::default();
+        for n in 1..=10 {
+            let table = stats.table();
+            table.shard().fast_gets(n, 100);
+            table.add(Counter::Retries, 1);
+            table.shard().time(Duration::from_nanos(200));
+            let before = stats.reads();
+            stats.keep(&table);
+            assert_eq!(stats.reads(), before);
+        }
+        let reads = stats.reads();
+        assert_eq!((reads.one_sided_hits, reads.retries, reads.read_bytes), (55, 10, 1000));
+        assert_eq!((reads.latency[1], reads.latency_ns), (10, 2000));
+        assert_eq!(stats.sum(Counter::Gets), 55);
+        assert!(stats.tables.lock().is_empty());
     }
 }

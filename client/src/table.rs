@@ -22,7 +22,7 @@ use crate::read;
 use crate::registered::RegisteredBuffer;
 use crate::retire::Retirement;
 use crate::rpc;
-use crate::stats::{Counter, Shard};
+use crate::stats::{Counter, Counts, Shard};
 use crate::value::{Meta, Value, Version};
 
 /// A table as one connection knows it.
@@ -30,16 +30,18 @@ pub(crate) struct OpenTable {
     pub(crate) connection: Arc<Connection>,
     pub(crate) info: TableInfo,
     pub(crate) view: read::TableView,
+    pub(crate) counts: Arc<Counts>,
     stale: AtomicBool,
     /// What answers to GETs by RPC have been long of late, in bytes.
     value_bytes: AtomicUsize,
 }
 
 impl OpenTable {
-    fn new(connection: Arc<Connection>, info: TableInfo) -> Self {
+    fn new(connection: Arc<Connection>, info: TableInfo, counts: &Arc<Counts>) -> Self {
         let view = read::TableView::new(&connection, &info);
+        let counts = Arc::clone(counts);
         let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { connection, info, view, stale, value_bytes }
+        Self { connection, info, view, counts, stale, value_bytes }
     }
 
     /// Whether operations may use it.
@@ -127,14 +129,14 @@ impl TableHandle {
         let _look = shard.look()?;
         if !open.as_ref().is_some_and(|open| open.is_usable()) {
             *open = self.usable();
-            own.sampler.set_every(open.as_ref().map_or(0, |open| open.sample_every()));
+            own.sampler.set_told_every(open.as_ref().map_or(0, |open| open.sample_every()));
         }
         then(open.as_ref()?, own)
     }
 
     #[cold]
     fn first_look(&self) -> Seen {
-        let shard = Arc::clone(self.link.shared().stats.shard());
+        let shard = Arc::clone(self.accesses.counts().shard());
         let sampler = Sampler::new(&self.accesses);
         Seen {
             open: None,
@@ -167,7 +169,7 @@ impl TableHandle {
             return Err(Error::BadAnswer("the answer to opening a table is none"));
         };
         self.accesses.set_table(info.id);
-        let open = Arc::new(OpenTable::new(connection, info));
+        let open = Arc::new(OpenTable::new(connection, info, self.accesses.counts()));
         self.link.opened(&open);
         self.current.store(Some(Arc::clone(&open)));
         Ok(open)
@@ -188,7 +190,7 @@ impl TableHandle {
     }
 
     pub(crate) fn count(&self, counter: Counter, n: usize) {
-        self.link.shared().stats.add(counter, n as u64);
+        self.accesses.counts().add(counter, n as u64);
     }
 }
 
@@ -229,8 +231,8 @@ impl Table {
     ) -> Result<Self, Error> {
         let guard = LinkGuard::fixed(connection)?;
         let table = Self::new(name, &guard);
-        let open = OpenTable::new(Arc::clone(connection), info);
-        let open = Arc::new(open);
+        let counts = table.handle.accesses.counts();
+        let open = Arc::new(OpenTable::new(Arc::clone(connection), info, counts));
         table.handle.link.opened(&open);
         table.handle.current.store(Some(open));
         Ok(table)

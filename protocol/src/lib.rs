@@ -19,6 +19,7 @@ pub mod checksum;
 pub mod codec;
 pub mod control;
 pub mod hash;
+pub mod latency;
 pub mod layout;
 pub mod limits;
 pub mod rpc;

@@ -5,7 +5,8 @@ mod common;
 use common::{assert_hex, hex};
 use onesided_protocol::control::{
     FabricName, FabricOffer, Heartbeat, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA,
-    PeerVersions, Retired, TableInfo, TableOptions, TableStatus, ToClient, ToServer, Welcome,
+    PeerVersions, ReadCounts, Retired, TableInfo, TableOptions, TableStatus, ToClient, ToServer,
+    Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
@@ -27,14 +28,20 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         token: "secret".into(),
         resume: (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
     };
-    let beat = Heartbeat {
-        reads: 1,
+    let counts = Box::new(ReadCounts {
+        one_sided_hits: 1,
+        one_sided_misses: 2,
+        rpc_gets: 3,
+        reads: 4,
+        round_trips: 5,
+        cache_hits: 6,
+        retries: 7,
+        forward_hops: 8,
+        checksum_failures: 9,
         read_bytes: 128,
-        one_sided_gets: 3,
-        retries: 4,
-        checksum_failures: 5,
-        epoch: 6,
-    };
+        latency: std::array::from_fn(|bucket| 0x20 + bucket as u64),
+        latency_ns: 0x10,
+    });
     let name = || "users".to_owned();
     vec![
         (
@@ -45,12 +52,7 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
              06000000 736563726574  # token
              0807060504030201 1817161514131211",
         ),
-        (
-            "heartbeat",
-            ToServer::Heartbeat(beat),
-            "02 0100000000000000 8000000000000000 0300000000000000 0400000000000000
-             0500000000000000 0600000000000000",
-        ),
+        ("heartbeat", ToServer::Heartbeat(Heartbeat { epoch: 6 }), "02 0600000000000000"),
         ("ticket", ToServer::Ticket, "03"),
         ("open", ToServer::OpenTable { name: name() }, "04 05000000 7573657273"),
         (
@@ -72,12 +74,26 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
             ToServer::Accessed { table: 7, hashes: vec![0x0102_0304_0506_0708, 9] },
             "0b 07000000 02000000 0807060504030201 0900000000000000",
         ),
+        (
+            "reads",
+            ToServer::Reads { table: 7, counts },
+            "0c 07000000
+             0100000000000000 0200000000000000 0300000000000000  # hits, misses, by RPC
+             0400000000000000 0500000000000000 0600000000000000  # READs, round trips, cache
+             0700000000000000 0800000000000000 0900000000000000  # retries, hops, checksums
+             8000000000000000 1000000000000000                   # bytes, ns
+             2000000000000000 2100000000000000 2200000000000000 2300000000000000
+             2400000000000000 2500000000000000 2600000000000000 2700000000000000
+             2800000000000000 2900000000000000 2a00000000000000 2b00000000000000
+             2c00000000000000 2d00000000000000 2e00000000000000 2f00000000000000
+             3000000000000000 3100000000000000",
+        ),
     ]
 }
 
 #[test]
 fn every_message_to_the_server() {
-    let mut seen = [false; 11];
+    let mut seen = [false; 12];
     for (what, message, golden) in to_server() {
         // No wildcard: a new message does not compile until it is here, and fails until it has
         // golden bytes.
@@ -93,13 +109,14 @@ fn every_message_to_the_server() {
             ToServer::Stats => 8,
             ToServer::Goodbye => 9,
             ToServer::Accessed { .. } => 10,
+            ToServer::Reads { .. } => 11,
         }] = true;
         let mut bytes = vec![];
         message.encode(&mut bytes);
         assert_hex(what, &bytes, golden);
         assert_eq!(ToServer::decode(&hex(golden)), Ok(message), "{what}");
     }
-    assert_eq!(seen, [true; 11]);
+    assert_eq!(seen, [true; 12]);
 }
 
 const WELCOME: &str = "

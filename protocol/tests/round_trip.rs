@@ -2,8 +2,8 @@
 
 use onesided_protocol::DecodeError;
 use onesided_protocol::control::{
-    FabricName, FabricOffer, Heartbeat, Hello, Retired, TableInfo, TableOptions, TableStatus,
-    ToClient, ToServer, Welcome,
+    FabricName, FabricOffer, Heartbeat, Hello, ReadCounts, Retired, TableInfo, TableOptions,
+    TableStatus, ToClient, ToServer, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{
@@ -118,19 +118,18 @@ fn to_server() -> impl Strategy<Value = ToServer> {
             ToServer::Hello(Hello { wire_min, wire_max, layout, token, resume })
         },
     );
-    let beat = any::<[u64; 6]>().prop_map(|counters| {
-        let [reads, read_bytes, one_sided_gets, retries, checksum_failures, epoch] = counters;
-        ToServer::Heartbeat(Heartbeat {
-            reads,
-            read_bytes,
-            one_sided_gets,
-            retries,
-            checksum_failures,
-            epoch,
-        })
+    let reads = any::<(u32, [u64; 29])>().prop_map(|(table, numbers)| {
+        let mut counts = Box::<ReadCounts>::default();
+        counts.all_mut().zip(numbers).for_each(|(count, number)| *count = number);
+        ToServer::Reads { table, counts }
     });
-    let plain =
-        select(vec![ToServer::Ticket, ToServer::ListTables, ToServer::Stats, ToServer::Goodbye]);
+    let plain = select(vec![
+        ToServer::Heartbeat(Heartbeat { epoch: 0x0102_0304_0506_0708 }),
+        ToServer::Ticket,
+        ToServer::ListTables,
+        ToServer::Stats,
+        ToServer::Goodbye,
+    ]);
     let table = (0..4, "\\PC{0,16}", options()).prop_map(|(kind, name, options)| match kind {
         0 => ToServer::OpenTable { name },
         1 => ToServer::CreateTable { name, options },
@@ -139,7 +138,7 @@ fn to_server() -> impl Strategy<Value = ToServer> {
     });
     let accessed = (any::<u32>(), vec(any::<u64>(), 0..20))
         .prop_map(|(table, hashes)| ToServer::Accessed { table, hashes });
-    prop_oneof![hello, beat, plain, table, accessed]
+    prop_oneof![hello, reads, plain, table, accessed]
 }
 
 fn welcome() -> impl Strategy<Value = ToClient> {

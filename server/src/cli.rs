@@ -55,6 +55,19 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
 
+    /// Where operators and Prometheus ask: /metrics, /healthz, /readyz, /api/v1/. Beyond this host
+    /// it needs --admin-token-file; `off`: nowhere [default: 127.0.0.1:7412]
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<String>,
+
+    /// File with the token that requests to the admin port must carry (Authorization: Bearer)
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+
+    /// Log requests that take longer than this to be served; 0 logs none [default: 100]
+    #[arg(long, value_name = "MS")]
+    slow_request_ms: Option<u64>,
+
     /// Ways to be reached, best first: shm (this host, one-sided reads), verbs (RDMA, one-sided
     /// reads), tcp (everybody, reads are RPCs) [default: shm,verbs,tcp]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -132,6 +145,9 @@ impl Cli {
             rdma_device: self.rdma_device,
             rdma_mtu: self.rdma_mtu,
             token_file: self.token_file,
+            admin: self.admin,
+            admin_token_file: self.admin_token_file,
+            slow_request_ms: self.slow_request_ms,
             max_sessions: self.max_sessions,
             huge_pages: self.huge_pages,
             cleaning: self.cleaning,

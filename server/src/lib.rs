@@ -8,19 +8,23 @@
 //! | `fabrics` | how it can be reached |
 //! | [`config`], [`cli`] | what the server is told |
 //! | `control` | the control port |
+//! | `admin` | the admin port |
 //! | `session` | sessions, tickets, the answers that make retries exactly-once |
 //! | `poller`, `rpc` | the data path |
 //! | `tenant` | who shares the server without seeing each other |
 //! | `clock`, `stats` | time and counters |
+//! | [`metrics`] | what it shows of itself |
 
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod cli;
 pub mod clock;
 pub mod config;
 mod control;
 pub mod engine;
 mod fabrics;
+pub mod metrics;
 mod poller;
 mod rdma;
 mod rpc;

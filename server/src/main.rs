@@ -113,6 +113,7 @@ fn log_start(server: &Server, settings: &Settings, source: &str) {
     let tables: Vec<_> = config.tables.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = %server.addr(),
+        admin = server.admin_addr().map_or("off".to_owned(), |addr| addr.to_string()),
         fabrics = fabrics.join(","),
         rdma = %config.rdma,
         memory = format_size(config.memory_bytes as u64),

@@ -116,6 +116,8 @@ impl Poller {
                 client.peer.endpoint.close();
             }
         }
+        // Polling is no request's time, and waiting even less.
+        state.scratch.ended = None;
         for completion in completions.drain(..) {
             self.complete(state, completion);
         }
@@ -242,6 +244,7 @@ impl Poller {
         }
         if client.out_bytes > POST_BYTES {
             client.post();
+            scratch.ended = None;
         }
     }
 

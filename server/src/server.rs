@@ -6,22 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, shm, tcp};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
+use crate::admin::{self, Admin};
 use crate::clock::ServerClock;
-use crate::config::{ServerConfig, fabric_name};
+use crate::config::{ServerConfig, Token, fabric_name};
 use crate::control;
 use crate::engine::{Engine, EngineError, MemoryStatus};
 use crate::fabrics::{Fabrics, staging_bytes};
+use crate::metrics::render;
+use crate::metrics::snapshot::{Metrics, Snapshot};
 use crate::poller::Poller;
 use crate::rdma::Rdma;
-use crate::rpc::Dispatcher;
+use crate::rpc::{Dispatcher, Timing};
 use crate::session::{self, Gate, Sessions};
-use crate::stats::{self, LogLimit, Stats};
+use crate::stats::{self, Ended, LogLimit, Stats};
 use crate::tenant::Tenants;
 
 /// Connections that the system keeps until they are accepted.
@@ -44,6 +48,14 @@ pub enum StartError {
         /// As configured.
         listen: String,
         /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The admin port.
+    #[error("cannot open the admin port {listen}: {source}")]
+    Admin {
+        /// As configured.
+        listen: String,
+        /// The reason.
         source: std::io::Error,
     },
     /// A fabric.
@@ -79,6 +91,11 @@ pub(crate) struct Core {
     pub(crate) tenants: Tenants,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) metrics: Metrics,
+    /// What who asks at the admin port must know.
+    pub(crate) admin_token: ArcSwapOption<Token>,
+    pub(crate) timing: Arc<Timing>,
+    stopping: AtomicBool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) tcp: Option<tcp::Acceptor>,
     /// All but verbs.
@@ -112,13 +129,32 @@ impl Core {
         self.offers().iter().map(|offer| offer.kind).filter(usable).collect()
     }
 
+    /// All fabrics by name, and whether clients can use them now.
+    pub(crate) fn fabrics_now(&self) -> Vec<(&'static str, bool)> {
+        let usable = self.usable();
+        let all = [FabricName::Shm, FabricName::Verbs, FabricName::Tcp];
+        all.map(|fabric| (fabric_name(fabric), usable.contains(&fabric))).to_vec()
+    }
+
+    /// Whether clients can connect; if not, why.
+    pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
+        match () {
+            () if self.stopping.load(Ordering::Acquire) => Err("the server is stopping"),
+            () if self.usable().is_empty() => Err("no fabric can be used now"),
+            () => Ok(()),
+        }
+    }
+
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        self.clock.uptime_ms()
+    }
+
     /// All counters, by name, with the memory of those who may see them.
     pub(crate) fn stats(&self, memory: &MemoryStatus) -> Vec<(String, u64)> {
-        let mut list = self.stats.list(&self.sessions.beats());
-        let usable = self.usable();
-        for fabric in [FabricName::Shm, FabricName::Verbs, FabricName::Tcp] {
-            let offered = usable.contains(&fabric);
-            list.push((format!("fabric_{}_offered", fabric_name(fabric)), offered.into()));
+        let clients = self.metrics.reported.total();
+        let mut list = self.stats.list(self.sessions.len(), &clients);
+        for (fabric, offered) in self.fabrics_now() {
+            list.push((format!("fabric_{fabric}_offered"), offered.into()));
         }
         list.extend(
             self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
@@ -150,6 +186,7 @@ struct Running {
     control: JoinHandle<()>,
     pollers: Vec<(Arc<dyn CompletionQueue>, JoinHandle<()>)>,
     shm: Option<shm::Listener>,
+    admin: Option<Admin>,
 }
 
 impl Server {
@@ -163,6 +200,7 @@ impl Server {
         let runtime = runtime().map_err(StartError::Thread)?;
         let listener = listen(&runtime, &config.listen)?;
         let addr = listener.local_addr().map_err(|source| listen_error(&config.listen, source))?;
+        let admin = admin::bind(&config)?;
         let clock = Arc::new(ServerClock::default());
         let tenants = Tenants::start(&config, &clock)?;
         let stats = Arc::new(Stats::default());
@@ -179,16 +217,26 @@ impl Server {
             tcp: fabrics.tcp.take(),
             offers: std::mem::take(&mut fabrics.offers),
             rdma: Rdma::new(addr, fabrics.verbs.take()),
+            admin_token: ArcSwapOption::new(config.admin_token.clone().map(Arc::new)),
+            timing: Arc::new(Timing::new(admin.is_some(), config.slow_request_ms)),
+            stopping: AtomicBool::new(false),
             config,
             tenants,
             sessions,
             stats,
+            metrics: Metrics::default(),
             gate,
             log_limit: LogLimit::default(),
             dropping: RwLock::new(()),
             clock,
         });
-        let running = run(&core, runtime, listener, fabrics).map_err(StartError::Thread)?;
+        // The tables of the configuration have labels of their own.
+        for table in core.tenants.tables() {
+            core.metrics.labels.number(&table.tenant, &table.status.name);
+        }
+        let mut running = run(&core, runtime, listener, fabrics).map_err(StartError::Thread)?;
+        let admin = admin.map(|bound| bound.serve(&core)).transpose();
+        running.admin = admin.map_err(StartError::Thread)?;
         Ok(Self { addr, core, running: Mutex::new(Some(running)) })
     }
 
@@ -196,6 +244,12 @@ impl Server {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where its admin port is, if it has one.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.running.lock().as_ref()?.admin.as_ref().map(|admin| admin.addr)
     }
 
     /// The fabrics that it offers, in the order of the configuration: verbs only where it works.
@@ -228,14 +282,21 @@ impl Server {
         self.core.stats(&self.core.tenants.memory_status())
     }
 
+    /// What it shows to Prometheus.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        render::text(&Snapshot::take(&self.core))
+    }
+
     /// Stops it, in a few seconds at most: no new connections, control connections end, sessions
     /// end, endpoints close. Calling it again does nothing.
     pub fn stop(&self) {
         let Some(running) = self.running.lock().take() else { return };
+        self.core.stopping.store(true, Ordering::Release);
         // Fails when the thread has ended already.
         let _ended_already = running.stop.send(true);
         join(running.control, "control");
-        self.core.sessions.end_all("the server is stopping");
+        self.core.sessions.end_all(Ended::Stop);
         running.stopping.store(true, Ordering::Release);
         for (cq, thread) in running.pollers {
             cq.wake();
@@ -245,6 +306,9 @@ impl Server {
             shm.stop();
         }
         self.core.rdma.stop();
+        if let Some(admin) = running.admin {
+            admin.stop();
+        }
         tracing::info!(addr = %self.addr, "server stopped");
     }
 }
@@ -330,10 +394,7 @@ pub(crate) fn start_poller(
     let one_sided = kind != FabricKind::Tcp;
     let poller = Poller {
         cq,
-        dispatcher: Dispatcher {
-            stats: Arc::clone(&core.stats),
-            value_max_bytes: core.config.value_max_bytes,
-        },
+        dispatcher: Dispatcher::new(&core.stats, &core.timing, core.config.value_max_bytes),
         sessions: Arc::clone(&core.sessions),
         stopping,
         kind,
@@ -370,5 +431,5 @@ fn run(
         // Connections see the same signal; what does not end in time is cut off.
         runtime.shutdown_timeout(CONTROL_STOP);
     })?;
-    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm })
+    Ok(Running { stop, stopping, control, pollers, shm: fabrics.shm, admin: None })
 }

@@ -1,13 +1,14 @@
 //! Counters. What a poller counts is one relaxed atomic addition; names are made when asked.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::Heartbeat;
-use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
+use onesided_protocol::control::ReadCounts;
 use parking_lot::Mutex;
 
 use crate::engine::MemoryStatus;
+use crate::metrics::rpc::{CLASSES, RpcCounts, RpcShard, VERBS};
 
 /// A counter, or a gauge.
 #[derive(Debug, Default)]
@@ -27,29 +28,49 @@ impl Counter {
     }
 }
 
-const VERBS: [&str; 9] =
-    ["ping", "get", "put", "delete", "append", "increment", "touch", "batch", "write_at"];
-/// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
-const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
+/// Why a session is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// Its client said goodbye.
+    Goodbye,
+    /// No heartbeat within the lease.
+    Lease,
+    /// Its client was gone, and another one needed its place.
+    Displaced,
+    /// It did not acknowledge in time that memory was retired.
+    Fenced,
+    /// The server stops.
+    Stop,
+}
 
-fn verb(op: &Op<'_>) -> usize {
-    match op {
-        Op::Ping => 0,
-        Op::Get { .. } => 1,
-        Op::Put { .. } => 2,
-        Op::Delete { .. } => 3,
-        Op::Append { .. } => 4,
-        Op::Increment { .. } => 5,
-        Op::Touch { .. } => 6,
-        Op::Batch(_) => 7,
-        Op::WriteAt { .. } => 8,
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Goodbye => "goodbye",
+            Self::Lease => "no heartbeat within the lease",
+            Self::Displaced => "its client was gone, and another one needed its place",
+            Self::Fenced => "it did not acknowledge that memory was retired",
+            Self::Stop => "the server is stopping",
+        })
+    }
+}
+
+/// Sessions that ended, by reason, in the order of [`Ended`].
+#[derive(Debug)]
+pub(crate) struct EndedCounts(pub(crate) [(&'static str, Counter); 5]);
+
+impl Default for EndedCounts {
+    fn default() -> Self {
+        let names = ["goodbye", "lease", "displaced", "fenced", "stop"];
+        Self(names.map(|name| (name, Counter::default())))
     }
 }
 
 /// What a server counts.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    rpcs: [[Counter; CLASSES.len()]; VERBS.len()],
+    /// One for each poller.
+    shards: Mutex<Vec<Arc<RpcShard>>>,
     pub(crate) rpc_malformed: Counter,
     pub(crate) rpc_retries: Counter,
     /// Requests whose values are being READ, or wait for their turn.
@@ -70,22 +91,38 @@ pub(crate) struct Stats {
     pub(crate) fenced: Counter,
     /// Samples of GETs in tables that evict.
     pub(crate) accesses: Counter,
+    /// What clients reported of reads, and how often that was more than is possible.
+    pub(crate) reports: Counter,
+    pub(crate) reports_cut: Counter,
+    pub(crate) sessions_opened: Counter,
+    pub(crate) sessions_resumed: Counter,
+    pub(crate) sessions_ended: EndedCounts,
+    pub(crate) admin_connections: Counter,
+    pub(crate) admin_refused: Counter,
+    /// For the log lines of slow requests.
+    pub(crate) slow_log: LogLimit,
     /// For the log lines of closed endpoints.
     pub(crate) closing_log: LogLimit,
-    /// What clients had counted whose sessions are over.
-    gone: Mutex<Heartbeat>,
 }
 
 impl Stats {
-    /// Counts an operation by what came of it.
-    pub(crate) fn rpc(&self, op: &Op<'_>, result: Result<&Reply<'_>, &RpcError>) {
-        let class = match result {
-            Ok(Reply::Absent) => 1,
-            Ok(_) => 0,
-            Err(error) if error.code == ErrorCode::Unexpected => 2,
-            Err(_) => 3,
-        };
-        self.rpcs[verb(op)][class].add(1);
+    /// What one poller counts in from now on, as the only one. One that ended leaves its counts to
+    /// the next: they never go back.
+    pub(crate) fn shard(&self) -> Arc<RpcShard> {
+        let mut shards = self.shards.lock();
+        if let Some(free) = shards.iter().find(|shard| Arc::strong_count(shard) == 1) {
+            return Arc::clone(free);
+        }
+        let shard = Arc::<RpcShard>::default();
+        shards.push(Arc::clone(&shard));
+        shard
+    }
+
+    /// What pollers have counted, all together.
+    pub(crate) fn rpc(&self) -> RpcCounts {
+        let mut sum = RpcCounts::default();
+        self.shards.lock().iter().for_each(|shard| sum.add(shard));
+        sum
     }
 
     /// Number of endpoints of a fabric.
@@ -97,27 +134,36 @@ impl Stats {
         }
     }
 
-    pub(crate) fn session_gone(&self, beat: Heartbeat) {
-        let mut gone = self.gone.lock();
-        *gone = sum(*gone, beat);
+    /// All fabrics, with the number of endpoints.
+    pub(crate) fn endpoints_by_fabric(&self) -> [(&'static str, &Counter); 3] {
+        [
+            ("shm", &self.endpoints_shm),
+            ("verbs", &self.endpoints_verbs),
+            ("tcp", &self.endpoints_tcp),
+        ]
+    }
+
+    /// A session has ended.
+    pub(crate) fn session_ended(&self, why: Ended) {
+        self.sessions_ended.0[why as usize].1.add(1);
     }
 
     /// Everything, with names.
-    pub(crate) fn list(&self, beats: &[Heartbeat]) -> Vec<(String, u64)> {
+    pub(crate) fn list(&self, sessions: usize, clients: &ReadCounts) -> Vec<(String, u64)> {
         let mut list = Vec::with_capacity(64);
-        for (verb, classes) in VERBS.iter().zip(&self.rpcs) {
-            for (class, counter) in CLASSES.iter().zip(classes) {
-                list.push((format!("rpc_{verb}_{class}"), counter.get()));
+        for (verb, classes) in VERBS.iter().zip(&self.rpc().results) {
+            for (class, count) in CLASSES.iter().zip(classes) {
+                list.push((format!("rpc_{verb}_{class}"), *count));
             }
         }
-        let clients = beats.iter().copied().fold(*self.gone.lock(), sum);
+        let one_sided_gets = clients.one_sided_hits.saturating_add(clients.one_sided_misses);
         let named = [
             ("rpc_malformed", self.rpc_malformed.get()),
             ("rpc_retries_answered", self.rpc_retries.get()),
             ("value_fetches_pending", self.fetching.get()),
             ("values_fetched", self.values_fetched.get()),
             ("values_fetched_bytes", self.values_fetched_bytes.get()),
-            ("sessions", beats.len() as u64),
+            ("sessions", sessions as u64),
             ("endpoints_shm", self.endpoints_shm.get()),
             ("endpoints_verbs", self.endpoints_verbs.get()),
             ("endpoints_tcp", self.endpoints_tcp.get()),
@@ -132,24 +178,12 @@ impl Stats {
             ("clients_reported_accesses", self.accesses.get()),
             ("clients_reported_reads", clients.reads),
             ("clients_reported_read_bytes", clients.read_bytes),
-            ("clients_reported_one_sided_gets", clients.one_sided_gets),
+            ("clients_reported_one_sided_gets", one_sided_gets),
             ("clients_reported_retries", clients.retries),
             ("clients_reported_checksum_failures", clients.checksum_failures),
         ];
         list.extend(named.map(|(name, value)| (name.to_owned(), value)));
         list
-    }
-}
-
-fn sum(a: Heartbeat, b: Heartbeat) -> Heartbeat {
-    Heartbeat {
-        reads: a.reads.wrapping_add(b.reads),
-        read_bytes: a.read_bytes.wrapping_add(b.read_bytes),
-        one_sided_gets: a.one_sided_gets.wrapping_add(b.one_sided_gets),
-        retries: a.retries.wrapping_add(b.retries),
-        checksum_failures: a.checksum_failures.wrapping_add(b.checksum_failures),
-        // No counter.
-        epoch: 0,
     }
 }
 
@@ -269,10 +303,15 @@ mod tests {
     }
 
     #[test]
-    fn clients_counts_survive_their_sessions() {
+    fn a_poller_that_ended_leaves_its_counts_to_the_next() {
         let stats = Stats::default();
-        stats.session_gone(Heartbeat { reads: 5, ..Heartbeat::default() });
-        let list = stats.list(&[Heartbeat { reads: 2, ..Heartbeat::default() }]);
-        assert!(list.contains(&("clients_reported_reads".to_owned(), 7)));
+        let first = stats.shard();
+        first.time(1, 5);
+        assert!(!Arc::ptr_eq(&first, &stats.shard()), "each has its own");
+        drop(first);
+        let second = stats.shard();
+        second.time(1, 5);
+        assert_eq!(stats.rpc().times[1].sum_ns, 10);
+        assert_eq!(stats.shards.lock().len(), 2);
     }
 }

@@ -10,6 +10,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 use crate::clock::ServerClock;
 use crate::config::{HugePages, ServerConfig, TenantSpec};
 use crate::engine::{Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus};
+use crate::metrics::snapshot::TenantTable;
 use crate::server::StartError;
 
 /// Segments of a full memory, at least.
@@ -130,6 +131,16 @@ impl Tenants {
 
     pub(crate) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
         self.all.iter().map(|tenant| &tenant.engine)
+    }
+
+    /// All tables of all tenants.
+    pub(crate) fn tables(&self) -> Vec<TenantTable> {
+        let of = |tenant: &Arc<Tenant>| {
+            let name = tenant.name().to_owned();
+            let tables = tenant.engine.tables_now().into_iter();
+            tables.map(move |(status, index)| TenantTable { tenant: name.clone(), status, index })
+        };
+        self.all.iter().flat_map(of).collect()
     }
 
     /// Where the memory of all is.

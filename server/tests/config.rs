@@ -3,8 +3,8 @@
 use clap::Parser;
 use onesided_server::ServerConfig;
 use onesided_server::cli::Cli;
-use onesided_server::config::HugePages;
 use onesided_server::config::file::{self, FileConfig, LogFormat, Settings};
+use onesided_server::config::{ADMIN_DEFAULT, HugePages};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/server.toml");
 
@@ -23,7 +23,10 @@ fn refused(text: &str) -> String {
 fn the_shipped_file_says_the_defaults() {
     let settings = file::parse(&shipped()).and_then(FileConfig::settings).expect("parses");
     let log = "info".to_owned();
-    let expected = Settings { server: ServerConfig::default(), log, log_format: LogFormat::Text };
+    // What only the daemon has by default.
+    let admin = Some(ADMIN_DEFAULT.to_owned());
+    let server = ServerConfig { admin, ..ServerConfig::default() };
+    let expected = Settings { server, log, log_format: LogFormat::Text };
     assert_eq!(settings, expected);
     let empty = file::parse("").and_then(FileConfig::settings).expect("parses");
     assert_eq!(empty, expected);

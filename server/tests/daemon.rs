@@ -30,7 +30,8 @@ fn command(flags: &[&str]) -> Command {
 
 impl Daemon {
     fn start(flags: &[&str]) -> Self {
-        let all = [&["--listen", "127.0.0.1:0", "--log-format", "json"], flags].concat();
+        let own = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
+        let all = [&own[..], flags].concat();
         let mut child = command(&all).spawn().expect("starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut before = Vec::new();

@@ -13,7 +13,7 @@ const WAITING: &str = "memory_quarantined_bytes";
 
 /// Acknowledges `epoch`; gives what the server tells.
 fn beat(control: &mut Control, epoch: u64) -> (u64, Vec<Retired>) {
-    match control.ask(&ToServer::Heartbeat(Heartbeat { epoch, ..Heartbeat::default() })) {
+    match control.ask(&ToServer::Heartbeat(Heartbeat { epoch })) {
         ToClient::Alive { epoch, retired, .. } => (epoch, retired),
         other => panic!("{other:?}"),
     }

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use onesided_protocol::control::{FabricName, Heartbeat, Hello, TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{
+    FabricName, Heartbeat, Hello, ReadCounts, TableOptions, ToClient, ToServer,
+};
 use onesided_protocol::limits::TICKET_BYTES;
 use onesided_protocol::rpc::{ErrorCode, Op, Reply};
 use onesided_server::config::{TableSpec, Token};
@@ -99,10 +101,15 @@ fn a_session_has_few_endpoints() {
 fn a_session_without_heartbeats_ends_and_one_with_them_goes_on() {
     let server = start(ServerConfig { session_lease_ms: 1_000, ..config() });
     let (mut control, mut data) = connect(server.addr());
-    for reads in 1..=6 {
+    let table = control.table("default");
+    for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(300));
-        let beat = Heartbeat { reads, ..Heartbeat::default() };
-        assert!(matches!(control.ask(&ToServer::Heartbeat(beat)), ToClient::Alive { .. }));
+        let counts = Box::new(ReadCounts { reads: 1, ..ReadCounts::default() });
+        assert_eq!(control.ask(&ToServer::Reads { table, counts }), ToClient::Done);
+        assert!(matches!(
+            control.ask(&ToServer::Heartbeat(Heartbeat::default())),
+            ToClient::Alive { .. }
+        ));
         data.ping();
     }
     assert!(data.is_closed(), "the endpoint closes with its session");

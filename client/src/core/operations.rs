@@ -72,25 +72,26 @@ mod tests {
     #[test]
     fn what_began_before_is_waited_for_and_what_begins_later_is_not() {
         let (operations, stats) = (Operations::default(), ClientStats::default());
+        let table = stats.table();
         let before = operations.begin();
-        let look = stats.shard().look().expect("none is under way");
+        let look = table.shard().look().expect("none is under way");
         let mut under_way = operations.under_way(&stats);
         let _later = operations.begin();
         assert!(!under_way.is_over());
         drop(before);
         assert!(!under_way.is_over(), "the look is not over");
         drop(look);
-        let _again = stats.shard().look().expect("the one before is over");
+        let _again = table.shard().look().expect("the one before is over");
         assert!(under_way.is_over(), "the look under way is another one");
         assert!(operations.under_way(&stats).looks.len() == 1);
     }
 
     #[test]
     fn a_look_in_a_look_is_none() {
-        let stats = ClientStats::default();
-        let look = stats.shard().look();
-        assert!(look.is_some() && stats.shard().look().is_none());
+        let table = ClientStats::default().table();
+        let look = table.shard().look();
+        assert!(look.is_some() && table.shard().look().is_none());
         drop(look);
-        assert!(stats.shard().look().is_some());
+        assert!(table.shard().look().is_some());
     }
 }

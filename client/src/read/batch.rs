@@ -13,6 +13,7 @@ use super::io::{Io, clamp};
 use super::lookup::{Expired, bytes_of};
 use super::view::{IndexMap, TableView};
 use crate::error::Error;
+use crate::stats::Counter;
 use crate::value::{Meta, Value};
 
 /// One READ of a doorbell: for which key, where, how much.
@@ -39,7 +40,7 @@ pub(crate) async fn get_many_posted<K: AsRef<[u8]>>(
         let Some(place) = map.place(hash) else { continue };
         match Bucket::cached(map, place) {
             Some(bucket) => {
-                io.connection.stats().cache_hit();
+                io.counts.add(Counter::CacheHits, 1);
                 slots[index] = bucket.candidates(hash).first().copied();
             }
             None => missing.extend(wanted(io, index, hash, place.addr, BUCKET_BYTES)),

@@ -38,11 +38,10 @@ pub(crate) fn get_now(
     let hash = view.hash(key);
     let slot = slot_now(bucket_place(loads, view, hash)?, hash)?;
     if usize::from(slot.class()) >= SHORT_LINES {
-        return get_long_now(*io, view, own, slot, hash, key);
+        return get_long_now(*io, view, own, slot, key);
     }
     let at = EntryRead::short(loads, slot)?;
     let value = short_entry_now(io, view, at, key)?;
-    own.sampler.note(hash);
     counts(loads, own, 1, at.read_bytes()).then_some(value)
 }
 
@@ -53,13 +52,11 @@ fn get_long_now(
     view: &TableView,
     own: &mut Own,
     slot: Slot,
-    hash: KeyHash,
     key: &[u8],
 ) -> Option<Value> {
     let loads = io.connection.loads()?;
     let at = EntryRead::of(loads, slot, key)?;
     let value = long_entry_now(&io, view, at, key)?;
-    own.sampler.note(hash);
     counts(loads, own, 1, at.read_bytes()).then_some(value)
 }
 

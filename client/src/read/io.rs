@@ -9,12 +9,14 @@ use super::lookup::Expired;
 use super::regions::Regions;
 use crate::core::Connection;
 use crate::error::Error;
+use crate::stats::Counts;
 
 /// One connection, as the read path sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Io<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) regions: &'a Regions,
+    pub(crate) counts: &'a Counts,
 }
 
 /// Words that were READ, or the address turned out stale.
@@ -113,7 +115,7 @@ impl Io<'_> {
     }
 
     pub(crate) fn count(&self, reads: u64, bytes: usize) {
-        self.connection.stats().one_sided_read(reads, bytes as u64);
+        self.counts.one_sided_read(reads, bytes as u64);
     }
 }
 

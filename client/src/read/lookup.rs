@@ -17,6 +17,7 @@ use super::io::Io;
 use super::target::Target;
 use super::view::{IndexMap, Place, Refreshed, TableView};
 use crate::error::Error;
+use crate::stats::Counter;
 use crate::value::Meta;
 
 /// What a lookup by READs came to.
@@ -65,7 +66,7 @@ pub(crate) async fn lookup(
     let mut collisions = 0;
     for round in 0..ROUNDS_MAX {
         if round > 0 {
-            io.connection.stats().retry();
+            io.counts.add(Counter::Retries, 1);
         }
         let search = Search { io, view, key, hash, may_use_cache: round == 0 };
         match search.round(target).await? {
@@ -121,7 +122,7 @@ impl Search<'_> {
         if self.may_use_cache
             && let Some(bucket) = Bucket::cached(map, place)
         {
-            self.io.connection.stats().cache_hit();
+            self.io.counts.add(Counter::CacheHits, 1);
             return Ok(Some(bucket));
         }
         Bucket::read(self.io, map, place).await
@@ -183,7 +184,7 @@ impl Search<'_> {
         for hop in 0..=HOPS_MAX {
             let Some(addr) = next else { break };
             if hop > 0 {
-                self.io.connection.stats().forward_hop();
+                self.io.counts.add(Counter::ForwardHops, 1);
             }
             let len_bytes = first_read_bytes(size_class::bytes(class), self.key.len());
             let Some(words) = self.io.read(addr, len_bytes).await? else { break };
@@ -196,7 +197,7 @@ impl Search<'_> {
                 Verdict::OtherKey => return Ok(Followed::OtherKey),
                 Verdict::Dead => return Ok(Followed::Dead),
                 Verdict::Unproven => {
-                    self.io.connection.stats().checksum_failure();
+                    self.io.counts.add(Counter::ChecksumFailures, 1);
                     break;
                 }
             }

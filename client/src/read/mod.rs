@@ -32,17 +32,20 @@ use io::Io;
 use lookup::Outcome;
 use target::{Lent, Target};
 
+use onesided_protocol::hash::KeyHash;
+
+use crate::accesses::Sample;
 use crate::error::Error;
 use crate::registered::RegisteredBuffer;
 use crate::rpc;
 use crate::stats::Counter;
-use crate::table::{OpenTable, TableHandle};
+use crate::table::{OpenTable, Own, TableHandle};
 use crate::value::{Meta, Value};
 
 impl OpenTable {
     #[inline]
     fn io(&self) -> Io<'_> {
-        Io { connection: &self.connection, regions: &self.view.regions }
+        Io { connection: &self.connection, regions: &self.view.regions, counts: &self.counts }
     }
 }
 
@@ -53,7 +56,7 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
         return Ok(Some(value));
     }
     // On the heap: the fast path's future stays small.
-    Box::pin(get_slowly(table, key)).await
+    Box::pin(get_slowly(table, key, false)).await
 }
 
 /// The value of `key`, where a READ is a load and the first look decides. One for each type of
@@ -62,8 +65,33 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
 pub(crate) fn get_now<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> Option<Value> {
     table.with_now(|open, own| {
         let io = open.io();
-        fast::get_now(io.connection.loads()?, &io, &open.view, own, key.as_ref())
+        let loads = io.connection.loads()?;
+        if own.sampler.is_due() {
+            return get_sampled(open, own, key.as_ref());
+        }
+        fast::get_now(loads, &io, &open.view, own, key.as_ref())
     })
+}
+
+/// As [`get_now`], for one GET in some. What is not decided is sampled until it is.
+#[cold]
+#[inline(never)]
+fn get_sampled(open: &OpenTable, own: &mut Own, key: &[u8]) -> Option<Value> {
+    own.sampler.begin();
+    let io = open.io();
+    let value = fast::get_now(io.connection.loads()?, &io, &open.view, own, key)?;
+    own.end_sample(Some(open.view.hash(key)));
+    Some(value)
+}
+
+impl Own {
+    /// A GET is over; if it was sampled, it is told of. With the hash of its key if that was found
+    /// one-sidedly.
+    pub(super) fn end_sample(&mut self, found: Option<KeyHash>) {
+        if let Some(sample) = self.sampler.take_begun() {
+            self.sampler.end(&sample, &self.shard, found);
+        }
+    }
 }
 
 /// The value of `key`, for a thread that waits itself, where one READ decides and is no load.
@@ -104,10 +132,18 @@ async fn get_to(
     table.count(Counter::Gets, 1);
     // On the heap: the fast path's future stays small.
     let got = Box::pin(decide(table, key, target)).await;
-    if !matches!(got, Ok(Some(_))) {
-        target.clear();
+    match got {
+        Ok((Some(meta), how)) => {
+            if how == How::OneSided {
+                note_reads(table, std::iter::once(key));
+            }
+            Ok(Some(meta))
+        }
+        nothing => {
+            target.clear();
+            nothing.map(|(meta, _)| meta)
+        }
     }
-    got
 }
 
 /// As [`get_now`], into the caller's buffer; `None` leaves it empty.
@@ -132,15 +168,48 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(table: &TableHandle, keys: &[K]) -> O
 /// Values in the order of their keys, and how many of them are not decided.
 pub(crate) type ManyNow = (Vec<Option<Value>>, usize);
 
-async fn get_slowly(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+/// [`get`] after the first look, and after [`get_posted`] if that was tried.
+pub(crate) async fn get_slowly(
+    table: &TableHandle,
+    key: &[u8],
+    posted: bool,
+) -> Result<Option<Value>, Error> {
     table.count(Counter::Gets, 1);
-    decide_value(table, key).await
+    let sample = take_sample(table, posted);
+    let (value, how) = decide_value(table, key).await?;
+    if let Some(sample) = sample {
+        let _told = table.with_now(|open, own| {
+            let found = (how == How::OneSided && value.is_some()).then(|| open.view.hash(key));
+            own.sampler.end(&sample, &own.shard, found);
+            Some(())
+        });
+    }
+    Ok(value)
 }
 
-async fn decide_value(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+/// The sample that the first look has begun; where there was none it begins here.
+fn take_sample(table: &TableHandle, posted: bool) -> Option<Sample> {
+    table.with_now(|open, own| {
+        let connection = &open.connection;
+        let looked = connection.loads().is_some() || posted && connection.caps().one_sided;
+        if !looked && own.sampler.is_due() {
+            own.sampler.begin();
+        }
+        own.sampler.take_begun()
+    })
+}
+
+async fn decide_value(table: &TableHandle, key: &[u8]) -> Result<(Option<Value>, How), Error> {
     let mut bytes = Vec::new();
-    let meta = decide(table, key, &mut Target::Vec(&mut bytes)).await?;
-    Ok(meta.map(|meta| Value::new(bytes, meta)))
+    let (meta, how) = decide(table, key, &mut Target::Vec(&mut bytes)).await?;
+    Ok((meta.map(|meta| Value::new(bytes, meta)), how))
+}
+
+/// Who found the value, or that there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    OneSided,
+    Rpc,
 }
 
 /// A GET that is counted already. Without a value the target holds anything.
@@ -148,17 +217,16 @@ async fn decide(
     table: &TableHandle,
     key: &[u8],
     target: &mut Target<'_, '_>,
-) -> Result<Option<Meta>, Error> {
+) -> Result<(Option<Meta>, How), Error> {
     match look_up(table, key, target).await? {
         Ok(Outcome::Hit(meta)) => {
             table.count(Counter::OneSidedHits, 1);
-            note_reads(table, std::iter::once(key));
-            Ok(Some(meta))
+            Ok((Some(meta), How::OneSided))
         }
         Ok(Outcome::NoRoom { needed_bytes }) => Err(target.too_small(needed_bytes)),
         Ok(Outcome::Miss) => {
             table.count(Counter::OneSidedMisses, 1);
-            Ok(None)
+            Ok((None, How::OneSided))
         }
         // An error here is one of this connection; asking goes on with the next one, if any.
         Ok(Outcome::AskServer) | Err(_) => ask(table, key, target).await,
@@ -200,9 +268,10 @@ async fn ask(
     table: &TableHandle,
     key: &[u8],
     target: &mut Target<'_, '_>,
-) -> Result<Option<Meta>, Error> {
+) -> Result<(Option<Meta>, How), Error> {
     let value = rpc::get(table, key).await?;
-    value.map(|value| target.take_value(value)).transpose()
+    let meta = value.map(|value| target.take_value(value)).transpose()?;
+    Ok((meta, How::Rpc))
 }
 
 /// The values of `keys`, in their order.
@@ -250,7 +319,11 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
         }
     };
     for (value, key) in values.iter_mut().zip(keys).filter(|(value, _)| value.is_none()) {
-        *value = decide_value(table, key.as_ref()).await?;
+        let how;
+        (*value, how) = decide_value(table, key.as_ref()).await?;
+        if value.is_some() && how == How::OneSided {
+            note_reads(table, std::iter::once(key.as_ref()));
+        }
     }
     Ok(values)
 }

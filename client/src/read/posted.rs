@@ -34,7 +34,10 @@ pub(super) fn get(
     key: &[u8],
 ) -> Option<Value> {
     let Caps { one_sided: true, reads_now: false, .. } = connection.caps() else { return None };
-    let Own { shard, landing, sampler, .. } = own;
+    if own.sampler.is_due() {
+        own.sampler.begin();
+    }
+    let Own { shard, landing, .. } = &mut *own;
     let hash = view.hash(key);
     let map = view.map()?;
     let place = map.place(hash)?;
@@ -72,12 +75,12 @@ pub(super) fn get(
     }
     shard.add(Counter::Gets, 1);
     shard.add(Counter::OneSidedHits, 1);
-    sampler.note(hash);
     let value = value(&entry, &header);
     // For the next GET of this thread, sooner than the pool could find one.
     if entry.capacity_bytes() <= LANDING_MAX_BYTES {
         *landing = entry;
     }
+    own.end_sample(Some(hash));
     Some(value)
 }
 

@@ -17,11 +17,6 @@ impl ToServer {
             }
             Self::Heartbeat(beat) => {
                 out.u8(2);
-                out.u64(beat.reads);
-                out.u64(beat.read_bytes);
-                out.u64(beat.one_sided_gets);
-                out.u64(beat.retries);
-                out.u64(beat.checksum_failures);
                 out.u64(beat.epoch);
             }
             Self::Ticket => out.u8(3),
@@ -52,6 +47,12 @@ impl ToServer {
                 out.u32(hashes.len() as u32);
                 hashes.iter().for_each(|hash| out.u64(*hash));
             }
+            Self::Reads { table, counts } => {
+                out.u8(12);
+                out.u32(*table);
+                let mut counts = **counts;
+                counts.all_mut().for_each(|count| out.u64(*count));
+            }
         }
     }
 
@@ -70,14 +71,7 @@ impl ToServer {
                 token: r.text("token", TOKEN_MAX_BYTES)?.to_owned(),
                 resume: (r.u64("resume session")?, r.u64("resume key")?),
             }),
-            2 => Self::Heartbeat(Heartbeat {
-                reads: r.u64("reads")?,
-                read_bytes: r.u64("read bytes")?,
-                one_sided_gets: r.u64("one-sided gets")?,
-                retries: r.u64("retries")?,
-                checksum_failures: r.u64("checksum failures")?,
-                epoch: r.u64("epoch")?,
-            }),
+            2 => Self::Heartbeat(Heartbeat { epoch: r.u64("epoch")? }),
             3 => Self::Ticket,
             4 => Self::OpenTable { name: table_name(r)? },
             5 => Self::CreateTable { name: table_name(r)?, options: TableOptions::decode(r)? },
@@ -91,6 +85,14 @@ impl ToServer {
                 let count = bounded(r.u32("access count")?, "accesses", ACCESSES_MAX as u32)?;
                 let hashes = (0..count).map(|_| r.u64("key hash")).collect::<Result<_, _>>()?;
                 Self::Accessed { table, hashes }
+            }
+            12 => {
+                let table = r.u32("table id")?;
+                let mut counts = Box::<ReadCounts>::default();
+                for count in counts.all_mut() {
+                    *count = r.u64("read count")?;
+                }
+                Self::Reads { table, counts }
             }
             kind => return Err(DecodeError::Unknown { field: "message", value: u64::from(kind) }),
         };

@@ -4,6 +4,7 @@
 //! then one [`ToServer`] or [`ToClient`]. Every [`ToServer`] gets exactly one answer, in order.
 
 use crate::codec::{DecodeError, Reader, Write};
+use crate::latency::LATENCY_BUCKETS;
 use crate::layout::catalog::DirectoryWord;
 use crate::limits::{
     ACCESSES_MAX, FABRIC_BLOB_MAX_BYTES, FABRICS_MAX, RETIRED_MAX, STAT_NAME_MAX_BYTES, STATS_MAX,
@@ -31,6 +32,13 @@ pub enum ToServer {
     Hello(Hello),
     /// Still here; asks for the clock and the catalog's epoch.
     Heartbeat(Heartbeat),
+    /// What was read of a table since the client said so last. An unknown table is no error.
+    Reads {
+        /// Id of the table.
+        table: u32,
+        /// Since the last report.
+        counts: Box<ReadCounts>,
+    },
     /// Keys of a table that were read one-sidedly: a sample. An unknown table is no error.
     Accessed {
         /// Id of the table.
@@ -97,7 +105,7 @@ pub enum ToClient {
     Tables(Vec<TableStatus>),
     /// To stats: names and values.
     Stats(Vec<(String, u64)>),
-    /// To drop, goodbye and a report of accesses.
+    /// To drop, goodbye and a report of accesses or reads.
     Done,
     /// It failed; after a hello the connection is closed.
     Failed(RpcError),
@@ -204,19 +212,9 @@ pub enum FabricName {
     Tcp = 3,
 }
 
-/// Counters of a client since its session began: what the server cannot count.
+/// A client is still here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heartbeat {
-    /// One-sided READs.
-    pub reads: u64,
-    /// Bytes of them.
-    pub read_bytes: u64,
-    /// GETs answered without the server.
-    pub one_sided_gets: u64,
-    /// Rounds that had to look again.
-    pub retries: u64,
-    /// Checksums that did not fit.
-    pub checksum_failures: u64,
     /// No operation of the client, also none of a thread that was stopped in it, can look any more
     /// at what was retired up to this epoch; 0 before it was told of any.
     pub epoch: u64,
@@ -230,6 +228,77 @@ pub enum Retired {
     Table(u32),
     /// The region of this id: a READ of it may soon cost the connection.
     Region(u32),
+}
+
+/// What a client has counted of a table: the server cannot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadCounts {
+    /// GETs answered one-sidedly with a value, each key of a batch counted.
+    pub one_sided_hits: u64,
+    /// GETs answered one-sidedly with a miss.
+    pub one_sided_misses: u64,
+    /// GETs that asked by RPC.
+    pub rpc_gets: u64,
+    /// One-sided READs.
+    pub reads: u64,
+    /// Times that a READ or a batch of READs was waited for.
+    pub round_trips: u64,
+    /// Rounds that began with a cached bucket.
+    pub cache_hits: u64,
+    /// Rounds that had to look again.
+    pub retries: u64,
+    /// Forwards followed.
+    pub forward_hops: u64,
+    /// Checksums that did not fit.
+    pub checksum_failures: u64,
+    /// Bytes of the READs.
+    pub read_bytes: u64,
+    /// Sampled GETs by how long they took: buckets of [`crate::latency`].
+    pub latency: [u64; LATENCY_BUCKETS],
+    /// How long they took together, in ns.
+    pub latency_ns: u64,
+}
+
+impl ReadCounts {
+    /// Everything, in the order of the message: events, bytes, ns, samples by bucket.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        let Self {
+            one_sided_hits,
+            one_sided_misses,
+            rpc_gets,
+            reads,
+            round_trips,
+            cache_hits,
+            retries,
+            forward_hops,
+            checksum_failures,
+            read_bytes,
+            latency,
+            latency_ns,
+        } = self;
+        let events = [one_sided_hits, one_sided_misses, rpc_gets, reads, round_trips];
+        let hints = [cache_hits, retries, forward_hops, checksum_failures];
+        events.into_iter().chain(hints).chain([read_bytes, latency_ns]).chain(latency)
+    }
+
+    /// Those that are numbers of events, samples included.
+    pub fn events_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.all_mut().enumerate().filter(|(n, _)| !(9..11).contains(n)).map(|(_, count)| count)
+    }
+
+    /// Adds what was counted elsewhere. What peers claim may be anything.
+    pub fn add(&mut self, more: &Self) {
+        let mut more = *more;
+        self.all_mut().zip(more.all_mut()).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let (mut since, mut earlier) = (*self, *earlier);
+        since.all_mut().zip(earlier.all_mut()).for_each(|(n, was)| *n = n.wrapping_sub(*was));
+        since
+    }
 }
 
 /// What can be set for a table.

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
 use super::{
-    Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric, suggest,
+    ADMIN_DEFAULT, Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric,
+    suggest,
 };
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
@@ -33,6 +34,12 @@ pub struct FileConfig {
     pub rdma_mtu: Option<String>,
     /// Path; empty = no token.
     pub token_file: Option<String>,
+    /// `HOST:PORT`, or `off`.
+    pub admin: Option<String>,
+    /// Path; empty = no token.
+    pub admin_token_file: Option<String>,
+    /// Milliseconds; 0 = never.
+    pub slow_request_ms: Option<u64>,
     /// Count.
     pub max_connections: Option<usize>,
     /// Count.
@@ -156,6 +163,9 @@ impl FileConfig {
             rdma_device: over.rdma_device.or(self.rdma_device),
             rdma_mtu: over.rdma_mtu.or(self.rdma_mtu),
             token_file: over.token_file.or(self.token_file),
+            admin: over.admin.or(self.admin),
+            admin_token_file: over.admin_token_file.or(self.admin_token_file),
+            slow_request_ms: over.slow_request_ms.or(self.slow_request_ms),
             max_connections: over.max_connections.or(self.max_connections),
             max_handshakes: over.max_handshakes.or(self.max_handshakes),
             max_sessions: over.max_sessions.or(self.max_sessions),
@@ -203,7 +213,10 @@ impl FileConfig {
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),
             rdma_mtu: mtu.unwrap_or(default.rdma_mtu),
-            token: self.token_file.as_deref().map_or(Ok(None), token)?,
+            admin: admin(self.admin),
+            admin_token: token("admin_token_file", self.admin_token_file.as_deref())?,
+            slow_request_ms: self.slow_request_ms.unwrap_or(default.slow_request_ms),
+            token: token("token_file", self.token_file.as_deref())?,
             tenants: tenants.collect::<Result<_, _>>()?,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             max_handshakes: self.max_handshakes.unwrap_or(default.max_handshakes),
@@ -229,11 +242,16 @@ impl FileConfig {
     }
 }
 
-pub(super) fn token(path: &str) -> Result<Option<Token>, String> {
-    if path.is_empty() {
-        return Ok(None);
-    }
+/// Where the admin port of a daemon is.
+fn admin(text: Option<String>) -> Option<String> {
+    let text = text.unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
+    (text != "off").then_some(text)
+}
+
+/// The token that a key's file holds.
+pub(super) fn token(key: &str, path: Option<&str>) -> Result<Option<Token>, String> {
+    let Some(path) = path.filter(|path| !path.is_empty()) else { return Ok(None) };
     let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("token_file: cannot read {path}: {error}"))?;
-    Token::new(&text).map(Some).map_err(|error| format!("token_file {path}: {error}"))
+        .map_err(|error| format!("{key}: cannot read {path}: {error}"))?;
+    Token::new(&text).map(Some).map_err(|error| format!("{key} {path}: {error}"))
 }

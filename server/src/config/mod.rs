@@ -1,6 +1,7 @@
 //! What the server is told: [`ServerConfig`] for programs, [`mod@file`] for `config/server.toml`.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use onesided_fabric::{Rdma, verbs};
 use onesided_protocol::control::FabricName;
@@ -19,6 +20,9 @@ mod tenant;
 pub use crate::engine::Cleaning;
 pub use table::TableSpec;
 pub use tenant::{DEFAULT_TENANT, FileTenant, TENANTS_MAX, TenantSpec};
+
+/// Where the daemon's admin port is unless it is told otherwise.
+pub const ADMIN_DEFAULT: &str = "127.0.0.1:7412";
 
 /// Everything that a [`crate::Server`] is started with. `Default` is what the daemon does without
 /// configuration.
@@ -41,6 +45,13 @@ pub struct ServerConfig {
     pub rdma_device: verbs::Options,
     /// Longest packets of RDMA connections.
     pub rdma_mtu: verbs::PathMtu,
+    /// `HOST:PORT` of the admin port; `None` = none, which is the default for programs that embed a
+    /// server. The daemon's is [`ADMIN_DEFAULT`], which may be taken by another server.
+    pub admin: Option<String>,
+    /// What who asks at the admin port must know; required where other hosts can reach it.
+    pub admin_token: Option<Token>,
+    /// Requests that take longer than this to be served are logged; 0 = none.
+    pub slow_request_ms: u64,
     /// What a client of the default tenant must know; `None` lets everybody in.
     pub token: Option<Token>,
     /// Tenants besides the default one; that one's limits, if it is named here.
@@ -107,6 +118,9 @@ impl Default for ServerConfig {
             rdma: Rdma::Prefer,
             rdma_device: verbs::Options::default(),
             rdma_mtu: verbs::PathMtu::AUTO,
+            admin: None,
+            admin_token: None,
+            slow_request_ms: 100,
             token: None,
             tenants: Vec::new(),
             max_connections: 4096,
@@ -162,8 +176,27 @@ impl ServerConfig {
                 "memory is {memory} bytes; it must be at least {least}, for an index and entries"
             ));
         }
+        self.check_admin()?;
         self.check_tenants()?;
         self.check_tables()
+    }
+}
+
+impl ServerConfig {
+    /// Names are looked up only when the server starts.
+    fn check_admin(&self) -> Result<(), String> {
+        let Some(listen) = &self.admin else { return Ok(()) };
+        if !listen.contains(':') {
+            return Err(format!("admin is `{listen}`; it must be HOST:PORT, or off"));
+        }
+        let addr = listen.parse::<SocketAddr>();
+        if addr.is_ok_and(|addr| !addr.ip().is_loopback()) && self.admin_token.is_none() {
+            return Err(format!(
+                "admin is {listen}, which other hosts can reach, and there is no token: set \
+                 admin_token_file, or listen on 127.0.0.1"
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -60,10 +60,7 @@ impl FileTenant {
         };
         let memory = self.memory.map(size).transpose();
         let memory_bytes = memory.map_err(|error| named(format!("memory: {error}")))?;
-        let token = match self.token_file.as_deref() {
-            Some(path) => super::file::token(path).map_err(named)?,
-            None => None,
-        };
+        let token = super::file::token("token_file", self.token_file.as_deref()).map_err(named)?;
         let manage_tables = self.manage_tables.unwrap_or(true);
         Ok(TenantSpec { token, memory_bytes, manage_tables, name })
     }

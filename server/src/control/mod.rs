@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::server::Core;
+use crate::stats::Ended;
 
 mod connection;
 mod frame;
@@ -105,10 +106,10 @@ async fn tick(core: Arc<Core>) {
         let core = Arc::clone(&core);
         let work = move || {
             for session in expired {
-                core.sessions.end(&session, "no heartbeat within the lease");
+                core.sessions.end(&session, Ended::Lease);
             }
             for session in core.sessions.behind() {
-                core.sessions.end(&session, "it did not acknowledge that memory was retired");
+                core.sessions.end(&session, Ended::Fenced);
                 core.stats.fenced.add(1);
             }
             for engine in core.tenants.engines() {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use onesided_protocol::control::{TableInfo, TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{ReadCounts, TableInfo, TableOptions, ToClient, ToServer};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::server::Core;
 use crate::session::{Control, Session};
+use crate::stats::Ended;
 use crate::tenant::Tenant;
 
 /// A control connection after its hello.
@@ -48,12 +49,16 @@ impl Connection {
                 }
                 ToClient::Done
             }
+            ToServer::Reads { table, mut counts } => {
+                self.note_reads(table, &mut counts);
+                ToClient::Done
+            }
             ToServer::Ticket => ToClient::Ticket(core.sessions.ticket(&self.session)),
             ToServer::Stats => ToClient::Stats(core.stats(&engine.memory_status())),
             ToServer::Goodbye => {
                 let session = Arc::clone(&self.session);
                 // Reclaiming memory may take a while.
-                self.blocking(move |core| core.sessions.end(&session, "goodbye")).await;
+                self.blocking(move |core| core.sessions.end(&session, Ended::Goodbye)).await;
                 ToClient::Done
             }
             ToServer::ListTables => ToClient::Tables(engine.list_tables()),
@@ -72,6 +77,21 @@ impl Connection {
             }
             ToServer::DropTable { name } => self.drop_table(name).await,
         }
+    }
+
+    /// The client tells what it read of a table.
+    fn note_reads(&self, table: u32, counts: &mut ReadCounts) {
+        let core = &self.core;
+        let tenant = &self.session.tenant;
+        // A session tells of tables that it may know, and of no others.
+        let known = tenant.engine.table(table).filter(|_| self.session.knows_table(table));
+        let Some(table) = known else { return };
+        core.stats.reports.add(1);
+        if self.session.note_reads(counts) {
+            core.stats.reports_cut.add(1);
+        }
+        let label = core.metrics.labels.number(tenant.name(), table.name());
+        core.metrics.reported.add(label, counts);
     }
 
     async fn create(&self, name: String, options: TableOptions) -> ToClient {

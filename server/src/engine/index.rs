@@ -102,6 +102,19 @@ impl SegmentList {
     }
 }
 
+/// How full an index is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndexStatus {
+    /// Segments.
+    pub segments: u64,
+    /// Slots of their buckets, those of overflow lines not counted.
+    pub slots: u64,
+    /// Slots in use, in buckets and overflow lines.
+    pub keys: u64,
+    /// Overflow lines in use; their keys cost a READ more.
+    pub overflow_lines: u64,
+}
+
 /// A table's index.
 pub(super) struct Index {
     /// Number of the table's record in the catalog.
@@ -204,9 +217,17 @@ impl Index {
         (0..).map_while(|number| self.segments.get(number))
     }
 
-    /// Keys in it.
-    pub(super) fn keys(&self) -> u64 {
-        self.segments().map(|segment| u64::from(segment.state.lock().count)).sum()
+    /// How full it is, at about one moment.
+    pub(super) fn status(&self) -> IndexStatus {
+        let mut status = IndexStatus::default();
+        for segment in self.segments() {
+            let state = segment.state.lock();
+            status.segments += 1;
+            status.slots += SEGMENT_SLOTS as u64;
+            status.keys += u64::from(state.count);
+            status.overflow_lines += u64::from(state.tail.count_ones());
+        }
+        status
     }
 
     /// Bytes of private state.

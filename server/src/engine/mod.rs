@@ -50,6 +50,7 @@ use rand::{Rng, SeedableRng};
 pub use budget::Budget;
 pub use clean::{Cleaning, CleaningStatus};
 pub use epoch::Acknowledged;
+pub use index::IndexStatus;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 

@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use super::bucket::header_at;
 use super::clean::count;
 use super::epoch::Memory;
-use super::index::{Segment, invalidate};
+use super::index::{IndexStatus, Segment, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
 use super::table::Table;
@@ -153,6 +153,12 @@ impl Engine {
     /// All tables, by name.
     #[must_use]
     pub fn list_tables(&self) -> Vec<TableStatus> {
+        self.tables_now().into_iter().map(|(table, _)| table).collect()
+    }
+
+    /// All tables, and how full their indexes are.
+    #[must_use]
+    pub fn tables_now(&self) -> Vec<(TableStatus, IndexStatus)> {
         let tables: Vec<_> = self.tables.lock().by_name.values().cloned().collect();
         let logs = self.shared.pool.logs();
         let log = |id| logs.get(&id).copied().unwrap_or_default();
@@ -223,13 +229,14 @@ impl Table {
         state.count = 0;
     }
 
-    fn status(&self, log: BlockTotals) -> TableStatus {
+    fn status(&self, log: BlockTotals) -> (TableStatus, IndexStatus) {
+        let index = self.index.status();
         let rest_bytes = (self.log.rest_bytes() + self.kept.rest_bytes()) as u64;
-        TableStatus {
+        let table = TableStatus {
             name: self.name().to_owned(),
             id: self.id(),
             options: self.options(),
-            keys: self.index.keys(),
+            keys: index.keys,
             live_bytes: log.live,
             log_bytes: log.log,
             index_bytes: self.account.index_bytes(),
@@ -241,6 +248,7 @@ impl Table {
             expired_entries: self.expired.load(Ordering::Relaxed),
             evicted_entries: self.evicted.load(Ordering::Relaxed),
             expiry_backlog: self.expiry_round.backlog(),
-        }
+        };
+        (table, index)
     }
 }

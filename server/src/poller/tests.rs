@@ -58,7 +58,7 @@ impl Rig {
         let card = Arc::new(Card::default());
         let poller = Poller {
             cq: Arc::clone(&card) as Arc<dyn CompletionQueue>,
-            dispatcher: Dispatcher { stats, value_max_bytes: 32 << 10 },
+            dispatcher: Dispatcher::new(&stats, &Arc::default(), 32 << 10),
             sessions,
             stopping: Arc::new(AtomicBool::new(false)),
             kind: FabricKind::Verbs,
@@ -260,7 +260,7 @@ fn an_ended_session_applies_nothing_more() {
     rig.send(&peer, 1, put(b"k", 0, KIB));
     rig.turn();
     peer.port.work(1);
-    rig.poller.sessions.end(&peer.session, "test");
+    rig.poller.sessions.end(&peer.session, crate::stats::Ended::Goodbye);
     rig.settle(&[&peer]);
     assert_eq!((rig.get(b"k"), rig.pending(), rig.state.clients.len()), (None, 0, 0));
 }

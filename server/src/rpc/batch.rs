@@ -43,14 +43,14 @@ impl Call<'_> {
                 "the answer to a batch of {count} does not fit one message; send at most {most}"
             );
             let error = RpcError::new(ErrorCode::TooLarge, text);
-            self.dispatcher.stats.rpc(batch, Err(&error));
+            self.dispatcher.shard.count(batch, Err(&error));
             Answer { id, result: Err(error) }.encode(&mut scratch.encoded);
             return None;
         }
         let results = self.execute_all(ops, scratch, out);
         let Scratch { arena, encoded, .. } = scratch;
         let reply = Reply::Batch(results.iter().map(|result| result.borrow(arena)).collect());
-        self.dispatcher.stats.rpc(batch, Ok(&reply));
+        self.dispatcher.shard.count(batch, Ok(&reply));
         Answer { id, result: Ok(reply) }.encode(encoded);
         let staged = results.iter().any(Result1::is_staged);
         (staged || encoded.len() > ANSWER_KEPT_MAX_BYTES).then(|| lean(id, &results))
@@ -92,7 +92,7 @@ impl Call<'_> {
                 }
             };
             let reply = result.borrow(arena);
-            self.dispatcher.stats.rpc(op, reply.as_ref());
+            self.dispatcher.shard.count(op, reply.as_ref());
             results.push(result);
         }
         results

@@ -8,14 +8,17 @@
 //! | `fetch` | what must be READ before a request can be served, where a READ is a round trip |
 //! | `signal` | which requests ask for a completion |
 //! | `batch` | several operations in one request |
+//! | `timing` | how long requests take |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
 use onesided_protocol::DecodeError;
 use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
 
+use crate::metrics::rpc::{RpcShard, verb};
 use crate::session::{Answers, Seen, Session};
 use crate::stats::Stats;
 
@@ -23,18 +26,22 @@ mod batch;
 mod exec;
 mod fetch;
 mod signal;
+mod timing;
 mod value;
 
 pub(crate) use fetch::Span;
 pub(crate) use signal::{Unsignaled, len_bytes};
+pub(crate) use timing::Timing;
 
 /// A scratch buffer longer than this is given back when the request is done.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
-/// Serves requests of any number of pollers.
-#[derive(Clone)]
+/// Serves the requests of one poller.
 pub(crate) struct Dispatcher {
     pub(crate) stats: Arc<Stats>,
+    /// The poller's own.
+    shard: Arc<RpcShard>,
+    timing: Arc<Timing>,
     pub(crate) value_max_bytes: usize,
 }
 
@@ -62,6 +69,10 @@ pub(crate) struct Scratch {
     landed_bytes: usize,
     /// The answer.
     encoded: Vec<u8>,
+    /// What was served last.
+    verb: Option<usize>,
+    /// When the request before this one was, if nothing else has been done since.
+    pub(crate) ended: Option<Instant>,
 }
 
 impl Scratch {
@@ -89,6 +100,11 @@ struct Call<'c> {
 }
 
 impl Dispatcher {
+    pub(crate) fn new(stats: &Arc<Stats>, timing: &Arc<Timing>, value_max_bytes: usize) -> Self {
+        let (stats, shard) = (Arc::clone(stats), stats.shard());
+        Self { stats, shard, timing: Arc::clone(timing), value_max_bytes }
+    }
+
     /// Serves one message, with the values that it made the caller fetch; what is to be posted is
     /// appended to `out`.
     pub(crate) fn serve(
@@ -99,6 +115,7 @@ impl Dispatcher {
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
     ) -> Verdict {
+        let begun = self.begin(scratch);
         scratch.encoded.clear();
         scratch.landed_bytes = 0;
         let before = out.len();
@@ -113,6 +130,9 @@ impl Dispatcher {
         }
         for request in out.range_mut(before..) {
             peer.unsignaled.mark(request, peer.caps.send_depth);
+        }
+        if let Some(begun) = begun {
+            self.end(peer, begun, scratch, message.len());
         }
         for buffer in [&mut scratch.value, &mut scratch.arena, &mut scratch.encoded] {
             if buffer.capacity() > SCRATCH_KEPT_BYTES {
@@ -217,6 +237,7 @@ impl Call<'_> {
         out: &mut VecDeque<WorkRequest>,
     ) -> Option<Vec<u8>> {
         let id = request.id;
+        scratch.verb = Some(verb(&request.op));
         if let Op::Batch(ops) = &request.op {
             return self.answer_batch(id, &request.op, ops, scratch, out);
         }
@@ -229,7 +250,7 @@ impl Call<'_> {
                 .map(|payload| Reply::Found(exec::found(stored, payload))),
             Err(error) => Err(error),
         };
-        self.dispatcher.stats.rpc(&request.op, result.as_ref());
+        self.dispatcher.shard.count(&request.op, result.as_ref());
         Answer { id, result }.encode(encoded);
         None
     }

@@ -74,7 +74,7 @@ mod tests {
                 assert_eq!(offered.is_some(), own.is_some());
                 assert!(offered.zip(own).is_none_or(|(offered, own)| Arc::ptr_eq(&offered, &own)));
             }
-            sessions.end(&session, "the test");
+            sessions.end(&session, crate::stats::Ended::Goodbye);
             assert_eq!(gate.domain(context), None, "no endpoint of a session that is over");
             assert!(gate.region(context, RegionId(0)).is_none());
         }

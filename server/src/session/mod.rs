@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use onesided_protocol::control::{Heartbeat, Retired};
+use onesided_protocol::control::{ReadCounts, Retired};
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::metrics::reported::Allowance;
 use crate::tenant::Tenant;
 
 mod admission;
@@ -35,6 +37,7 @@ pub(crate) struct Session {
     pub(crate) resume_key: u64,
     /// Whose client it is: it sees nothing of any other's.
     pub(crate) tenant: Arc<Tenant>,
+    pub(crate) opened: Instant,
     life: Mutex<Life>,
     /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
     control: watch::Sender<u64>,
@@ -47,21 +50,73 @@ pub(crate) struct Session {
     pub(crate) answers: Mutex<Answers>,
 }
 
+/// What a client reported over all tables.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct SessionReads {
+    one_sided_gets: u64,
+    rpc_gets: u64,
+    reads: u64,
+    read_bytes: u64,
+}
+
+impl SessionReads {
+    fn add(&mut self, more: &ReadCounts) {
+        let hits = self.one_sided_gets.saturating_add(more.one_sided_hits);
+        self.one_sided_gets = hits.saturating_add(more.one_sided_misses);
+        self.rpc_gets = self.rpc_gets.saturating_add(more.rpc_gets);
+        self.reads = self.reads.saturating_add(more.reads);
+        self.read_bytes = self.read_bytes.saturating_add(more.read_bytes);
+    }
+}
+
+/// A session as operators see it.
+#[derive(Debug, Serialize)]
+pub(crate) struct SessionStatus {
+    pub(crate) id: u64,
+    pub(crate) tenant: String,
+    pub(crate) age_s: f64,
+    /// Of its data connections.
+    fabrics: Vec<String>,
+    /// Whether it has a control connection; if not, it waits for its client to come back.
+    controlled: bool,
+    /// Tables that it has opened.
+    tables: usize,
+    pub(crate) client_reported: SessionReads,
+}
+
+impl SessionStatus {
+    fn of(session: &Session, fabrics: Vec<String>) -> Self {
+        Self {
+            id: session.id,
+            tenant: session.tenant.name().to_owned(),
+            age_s: session.opened.elapsed().as_secs_f64(),
+            fabrics,
+            controlled: !session.is_alone(),
+            tables: session.tables.lock().len(),
+            client_reported: session.reads(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Life {
     deadline: Instant,
-    beat: Heartbeat,
+    allowance: Allowance,
+    reads: SessionReads,
 }
 
 impl Session {
     fn new(id: u64, resume_key: u64, tenant: Arc<Tenant>, deadline: Instant) -> Self {
         // It knows of nothing that was retired before.
         let epoch = tenant.engine.epoch();
+        let opened = Instant::now();
+        let allowance = Allowance::new(opened);
         Self {
+            opened,
             id,
             resume_key,
             tenant,
-            life: Mutex::new(Life { deadline, beat: Heartbeat::default() }),
+            life: Mutex::new(Life { deadline, allowance, reads: SessionReads::default() }),
             control: watch::Sender::new(1),
             controls: AtomicU64::new(1),
             acknowledged: AtomicU64::new(epoch),
@@ -114,21 +169,27 @@ impl Session {
         self.control.receiver_count() == 0
     }
 
-    fn extend(&self, deadline: Instant, beat: Option<Heartbeat>) {
+    fn extend(&self, deadline: Instant) {
         let mut life = self.life.lock();
         life.deadline = life.deadline.max(deadline);
-        if let Some(beat) = beat {
-            life.beat = beat;
-        }
     }
 
     fn deadline(&self) -> Instant {
         self.life.lock().deadline
     }
 
-    /// What the client has counted, as it said last.
-    pub(crate) fn beat(&self) -> Heartbeat {
-        self.life.lock().beat
+    /// Cuts what the client claims to have counted to what is possible, and adds it to what it
+    /// has reported. Says whether it was cut.
+    pub(crate) fn note_reads(&self, claim: &mut ReadCounts) -> bool {
+        let mut life = self.life.lock();
+        let cut = life.allowance.cut(claim, Instant::now());
+        life.reads.add(claim);
+        cut
+    }
+
+    /// What its client has reported.
+    pub(crate) fn reads(&self) -> SessionReads {
+        self.life.lock().reads
     }
 
     fn end(&self) {

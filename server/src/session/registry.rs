@@ -9,10 +9,10 @@ use onesided_protocol::control::Heartbeat;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
-use super::Session;
 use super::ticket::{Ticket, Tickets};
+use super::{Session, SessionStatus};
 use crate::engine::Acknowledged;
-use crate::stats::Stats;
+use crate::stats::{Ended, Stats};
 use crate::tenant::Tenant;
 
 /// Endpoints of one session at once. One is the rule; a client that changes its fabric, or whose
@@ -82,7 +82,8 @@ impl Sessions {
             |s: &&Arc<Session>| s.resume_key == resume.1 && Arc::ptr_eq(&s.tenant, tenant);
         let known = registry.sessions.get(&resume.0).filter(resumes);
         if let Some(session) = known.cloned() {
-            session.extend(now + self.limits.session_lease, None);
+            session.extend(now + self.limits.session_lease);
+            self.stats.sessions_resumed.add(1);
             let ticket = registry.tickets.issue(session.id, now + self.limits.ticket_lease);
             let old = registry.endpoints_of(session.id);
             drop(registry);
@@ -98,7 +99,7 @@ impl Sessions {
                 return Err(RpcError::new(ErrorCode::ServerFull, text));
             };
             drop(registry);
-            self.end(&gone, "its client was gone, and another one needed its place");
+            self.end(&gone, Ended::Displaced);
             registry = self.registry.lock();
         }
         registry.last_session += 1;
@@ -109,6 +110,7 @@ impl Sessions {
             Session::new(id, resume_key, Arc::clone(tenant), now + self.limits.session_lease);
         let session = Arc::new(session);
         registry.sessions.insert(id, Arc::clone(&session));
+        self.stats.sessions_opened.add(1);
         let ticket = registry.tickets.issue(id, now + self.limits.ticket_lease);
         Ok(Opened { session, ticket, resumed: false })
     }
@@ -122,7 +124,7 @@ impl Sessions {
     /// The session's client is there. Whether it has acknowledged a newer epoch: then memory may be
     /// free.
     pub(crate) fn beat(&self, session: &Session, beat: Option<Heartbeat>) -> bool {
-        session.extend(Instant::now() + self.limits.session_lease, beat);
+        session.extend(Instant::now() + self.limits.session_lease);
         beat.is_some_and(|beat| session.acknowledge(beat.epoch))
     }
 
@@ -196,7 +198,7 @@ impl Sessions {
     }
 
     /// Ends a session: its endpoints close, its tickets are void, its answers forgotten.
-    pub(crate) fn end(&self, session: &Session, why: &str) {
+    pub(crate) fn end(&self, session: &Session, why: Ended) {
         let mut registry = self.registry.lock();
         if registry.sessions.remove(&session.id).is_none() {
             return;
@@ -207,8 +209,16 @@ impl Sessions {
         drop(registry);
         session.end();
         endpoints.iter().for_each(|endpoint| endpoint.close());
-        self.stats.session_gone(session.beat());
-        tracing::info!(session = session.id, why, "session ended");
+        self.stats.session_ended(why);
+        let status = SessionStatus::of(session, Vec::new());
+        tracing::info!(
+            session = session.id,
+            tenant = status.tenant,
+            %why,
+            lived_s = status.age_s,
+            one_sided_gets = status.client_reported.one_sided_gets,
+            "session ended"
+        );
         // Its endpoints are closed: what it reads from now on fails, or does not count.
         self.reclaim(&session.tenant);
     }
@@ -225,7 +235,7 @@ impl Sessions {
     }
 
     /// Ends all of them.
-    pub(crate) fn end_all(&self, why: &str) {
+    pub(crate) fn end_all(&self, why: Ended) {
         let all: Vec<_> = self.registry.lock().sessions.values().cloned().collect();
         for session in all {
             self.end(&session, why);
@@ -241,9 +251,24 @@ impl Sessions {
         registry.sessions.values().filter(knows).map(|session| session.id).collect()
     }
 
-    /// What the clients of the live sessions have counted, one for each.
-    pub(crate) fn beats(&self) -> Vec<Heartbeat> {
-        self.registry.lock().sessions.values().map(|session| session.beat()).collect()
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.registry.lock().sessions.len()
+    }
+
+    /// The sessions with the lowest ids above `after`, at most `limit`.
+    pub(crate) fn page(&self, after: u64, limit: usize) -> Vec<SessionStatus> {
+        let registry = self.registry.lock();
+        let mut fabrics: HashMap<u64, Vec<String>> = HashMap::new();
+        for attached in registry.endpoints.values() {
+            if let Some(endpoint) = &attached.endpoint {
+                let kind = endpoint.caps().kind.to_string();
+                fabrics.entry(attached.session.id).or_default().push(kind);
+            }
+        }
+        let page = registry.sessions.range(after.saturating_add(1)..).take(limit);
+        page.map(|(id, session)| SessionStatus::of(session, fabrics.remove(id).unwrap_or_default()))
+            .collect()
     }
 }
 

@@ -1,0 +1,245 @@
+//! Memory, log, index, tables.
+
+use super::{Metric, counter, gauge};
+use crate::metrics::render::Rows;
+use crate::metrics::snapshot::{Snapshot, TableNow};
+
+const OF_TABLE: &[&str] = &["tenant", "table"];
+
+/// One value for each table that has a label, and one for all others.
+fn each(s: &Snapshot, rows: &mut Rows, of: fn(&TableNow) -> u64) {
+    for table in &s.tables {
+        rows.put(&[&table.tenant, &table.name], of(table) as f64);
+    }
+}
+
+/// As [`each`] without all others: what they count goes when one of them is dropped.
+fn each_own(s: &Snapshot, rows: &mut Rows, of: fn(&TableNow) -> u64) {
+    for table in s.tables.iter().filter(|table| !table.is_other) {
+        rows.put(&[&table.tenant, &table.name], of(table) as f64);
+    }
+}
+
+pub(super) const METRICS: &[Metric] = &[
+    gauge(
+        "onesided_memory_limit_bytes",
+        "What entries and indexes may take in all.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.limit_bytes);
+        },
+    ),
+    gauge(
+        "onesided_memory_bytes",
+        "Memory by use; together it is onesided_memory_limit_bytes. log_live: entries; log_dead: \
+         overwritten, deleted or expired ones; log_free: rests of segments; index; index_held: of \
+         dropped tables, until sessions have ended; index_spare: taken and not used yet; free.",
+        &["use"],
+        |s, rows| {
+            let m = &s.memory;
+            for (usage, bytes) in [
+                ("log_live", m.log_live_bytes),
+                ("log_dead", m.log_dead_bytes),
+                ("log_free", m.log_free_bytes),
+                ("index", m.index_bytes.saturating_sub(m.quarantined_bytes)),
+                ("index_held", m.quarantined_bytes),
+                ("index_spare", m.meta_bytes.saturating_sub(m.index_bytes)),
+                ("free", m.free_bytes),
+            ] {
+                rows.put(&[usage], bytes as f64);
+            }
+        },
+    ),
+    gauge("onesided_memory_regions", "Regions made so far, catalogs included.", &[], |s, rows| {
+        rows.count(s.memory.regions.into());
+    }),
+    gauge(
+        "onesided_memory_region_bytes",
+        "Length of the regions, without the catalogs.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.region_bytes);
+        },
+    ),
+    gauge("onesided_memory_catalog_bytes", "Length of the catalogs.", &[], |s, rows| {
+        rows.count(s.memory.catalog_bytes);
+    }),
+    gauge("onesided_memory_huge_page_bytes", "Memory in huge pages.", &[], |s, rows| {
+        rows.count(s.memory.huge_bytes);
+    }),
+    gauge(
+        "onesided_memory_huge_page_refused_bytes",
+        "Memory that the kernel refused huge pages for.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.huge_refused_bytes);
+        },
+    ),
+    gauge(
+        "onesided_memory_private_bytes",
+        "About what the server keeps of indexes and of keys' use beside what clients read.",
+        &[],
+        |s, rows| rows.count(s.memory.private_bytes),
+    ),
+    counter(
+        "onesided_written_bytes_total",
+        "Bytes of entries that were written for clients.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.written_bytes);
+        },
+    ),
+    counter(
+        "onesided_evicted_entries_total",
+        "Live entries that went because memory was full.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.evicted_entries);
+        },
+    ),
+    counter(
+        "onesided_cleaning_moved_bytes_total",
+        "Bytes of entries that cleaning copied.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.moved_bytes);
+        },
+    ),
+    counter(
+        "onesided_cleaning_moved_entries_total",
+        "Entries that cleaning copied.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.moved_entries);
+        },
+    ),
+    counter(
+        "onesided_cleaning_expired_entries_total",
+        "Expired entries that cleaning found.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.expired_entries);
+        },
+    ),
+    counter(
+        "onesided_cleaning_segments_total",
+        "Log segments that cleaning emptied.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.segments);
+        },
+    ),
+    counter(
+        "onesided_cleaning_freed_bytes_total",
+        "Bytes that became free by cleaning.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.freed_bytes);
+        },
+    ),
+    counter(
+        "onesided_cleaning_given_up_total",
+        "Segments that were not emptied, since there was no room for copies.",
+        &[],
+        |s, rows| rows.count(s.memory.cleaning.given_up),
+    ),
+    counter(
+        "onesided_cleaning_waits_total",
+        "Writes that found no room and cleaned until there was some.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cleaning.waits);
+        },
+    ),
+    gauge(
+        "onesided_cleaning_longest_wait_seconds",
+        "The longest such wait since the start.",
+        &[],
+        |s, rows| {
+            rows.one(s.memory.cleaning.longest_wait_us as f64 / 1e6);
+        },
+    ),
+    gauge("onesided_tables", "Tables of all tenants.", &[], |s, rows| {
+        rows.count(s.tables_count as u64);
+    }),
+    gauge(
+        "onesided_table_keys",
+        "Keys, expired ones that nobody has met included. The first 64 tables of a server's life \
+         have labels of their own; table `other` of no tenant is all others together.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |table| table.index.keys),
+    ),
+    gauge("onesided_table_live_bytes", "Bytes of live entries.", OF_TABLE, |s, rows| {
+        each(s, rows, |table| table.status.live_bytes);
+    }),
+    gauge(
+        "onesided_table_dead_bytes",
+        "Bytes of dead entries, and rests too short for an entry.",
+        OF_TABLE,
+        |s, rows| {
+            each(s, rows, |table| table.status.dead_bytes);
+        },
+    ),
+    gauge("onesided_table_log_bytes", "Bytes of log segments.", OF_TABLE, |s, rows| {
+        each(s, rows, |table| table.status.log_bytes);
+    }),
+    gauge(
+        "onesided_table_index_bytes",
+        "Bytes of index segments and directory.",
+        OF_TABLE,
+        |s, rows| {
+            each(s, rows, |table| table.status.index_bytes);
+        },
+    ),
+    gauge("onesided_table_index_segments", "Segments of the index.", OF_TABLE, |s, rows| {
+        each(s, rows, |table| table.index.segments);
+    }),
+    gauge(
+        "onesided_table_index_slots",
+        "Slots of the index; keys by slots is its load.",
+        OF_TABLE,
+        |s, rows| {
+            each(s, rows, |table| table.index.slots);
+        },
+    ),
+    gauge(
+        "onesided_table_index_overflow_lines",
+        "Overflow lines in use: keys in them cost a READ more.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |table| table.index.overflow_lines),
+    ),
+    gauge(
+        "onesided_table_expiry_backlog",
+        "Expired entries that the last round found.",
+        OF_TABLE,
+        |s, rows| {
+            each(s, rows, |table| table.status.expiry_backlog);
+        },
+    ),
+    counter(
+        "onesided_table_index_splits_total",
+        "Splits of the index; not for `other`.",
+        OF_TABLE,
+        |s, rows| {
+            each_own(s, rows, |table| table.status.splits);
+        },
+    ),
+    counter(
+        "onesided_table_expired_entries_total",
+        "Entries removed since their time was over; not for `other`.",
+        OF_TABLE,
+        |s, rows| each_own(s, rows, |table| table.status.expired_entries),
+    ),
+    counter(
+        "onesided_table_evicted_entries_total",
+        "Live entries that went because memory was full; not for `other`.",
+        OF_TABLE,
+        |s, rows| each_own(s, rows, |table| table.status.evicted_entries),
+    ),
+    counter(
+        "onesided_table_written_bytes_total",
+        "Bytes of entries that were written for clients; not for `other`.",
+        OF_TABLE,
+        |s, rows| each_own(s, rows, |table| table.status.written_bytes),
+    ),
+];
