@@ -4,4 +4,6 @@
 // Opening LMDB is unsafe (target/lmdb.rs); nothing else here may be.
 #![deny(unsafe_code)]
 
+pub mod run;
 pub mod target;
+pub mod workload;

@@ -1,0 +1,155 @@
+//! A phase: all threads, from their start to their end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::drive::{Job, Thread};
+use super::measure::Measure;
+use super::pace::Pace;
+use super::series::{Second, Series};
+use crate::target::{Counters, Session, Target, Usage};
+use crate::workload::operations::Source;
+
+/// Threads get ready before the start.
+const LEAD: Duration = Duration::from_millis(20);
+/// Between two looks at what is going on.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How a phase is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Threads.
+    pub threads: usize,
+    /// Connections, or clients of onesided.
+    pub clients: usize,
+    /// Operations of a thread that are outstanding at once.
+    pub pipeline: usize,
+    /// Operations of all threads, at most.
+    pub operations: Option<u64>,
+    /// Time, at most.
+    pub duration: Option<Duration>,
+    /// Operations per second of all threads; `None` = closed loop.
+    pub rate: Option<f64>,
+}
+
+/// What came of a phase.
+pub struct Measured {
+    /// What the threads measured.
+    pub measure: Measure,
+    /// Second by second.
+    pub seconds: Vec<Second>,
+    /// From the start to the end of the last operation.
+    pub elapsed: Duration,
+    /// CPU time of this process, user and system.
+    pub client_cpu: Duration,
+    /// What the server used in the phase, and its memory at the end.
+    pub usage: Option<Usage>,
+    /// What was counted in the phase.
+    pub counters: Counters,
+}
+
+impl Measured {
+    /// Operations per second, failed ones not counted.
+    #[must_use]
+    pub fn throughput(&self) -> f64 {
+        let ok = self.measure.operations() - self.measure.failed();
+        ok as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Runs a phase against a target. `source` makes the operations of a thread by its number; `look`
+/// is told of the seconds so far while it goes on.
+pub fn run<S: Source>(
+    target: &dyn Target,
+    plan: &Plan,
+    source: impl Fn(usize) -> S,
+    mut look: impl FnMut(Duration, &Series),
+) -> Result<Measured> {
+    let sessions = sessions(target, plan)?;
+    let (usage, counters) = (target.usage()?, target.counters());
+    let client_cpu = process_cpu();
+    let start = Instant::now() + LEAD;
+    let job = Job {
+        start,
+        end: plan.duration.map(|duration| start + duration),
+        stop: AtomicBool::new(false),
+        series: Series::default(),
+        pipeline: plan.pipeline,
+    };
+    let quota = plan.operations.unwrap_or(u64::MAX);
+    let threads = plan.threads as u64;
+    let (ended, ends) = mpsc::channel::<()>();
+    let measures = std::thread::scope(|scope| {
+        let mut handles = vec![];
+        for (number, sessions) in sessions.into_iter().enumerate() {
+            let more = u64::from((number as u64) < quota % threads);
+            let pace = match plan.rate {
+                Some(rate) => Pace::open(rate, number, plan.threads),
+                None => Pace::closed(),
+            };
+            let (source, quota) = (source(number), quota / threads + more);
+            let (ended, job) = (ended.clone(), &job);
+            let thread = Thread { sessions, source, pace, quota, job };
+            handles.push(scope.spawn(move || {
+                let result = thread.run();
+                if result.is_err() {
+                    job.stop.store(true, Ordering::Relaxed);
+                }
+                drop(ended);
+                result
+            }));
+        }
+        drop(ended);
+        while ends.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+            look(start.elapsed(), &job.series);
+        }
+        let join = |handle: std::thread::ScopedJoinHandle<'_, Result<Measure>>| {
+            handle.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+        };
+        handles.into_iter().map(join).collect::<Vec<_>>()
+    });
+    let mut measure = Measure::new();
+    for one in measures {
+        measure.merge(&one.with_context(|| target.name())?);
+    }
+    let client_cpu = process_cpu().saturating_sub(client_cpu);
+    Ok(Measured {
+        elapsed: Duration::from_nanos(measure.ended_ns),
+        seconds: job.series.seconds(),
+        client_cpu,
+        usage: used(usage, target.usage()?),
+        counters: target.counters().since(&counters),
+        measure,
+    })
+}
+
+/// Sessions of each thread.
+fn sessions(target: &dyn Target, plan: &Plan) -> Result<Vec<Vec<Box<dyn Session>>>> {
+    let (threads, clients) = (plan.threads, plan.clients);
+    ensure!(threads > 0 && clients > 0 && plan.pipeline > 0, "no threads, clients or pipeline");
+    ensure!(
+        clients >= threads || target.shares_clients(),
+        "{}: a connection serves one thread at a time; make --clients at least --threads",
+        target.name()
+    );
+    let of_thread = |thread: usize| {
+        // With fewer clients than threads, threads share them.
+        let own = (thread..clients.max(threads)).step_by(threads);
+        own.map(|number| target.session(number % clients)).collect::<Result<Vec<_>>>()
+    };
+    (0..threads).map(of_thread).collect()
+}
+
+fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn used(before: Option<Usage>, after: Option<Usage>) -> Option<Usage> {
+    let (before, after) = (before?, after?);
+    Some(Usage { cpu_seconds: after.cpu_seconds - before.cpu_seconds, ..after })
+}
