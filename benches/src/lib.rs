@@ -4,6 +4,8 @@
 // Opening LMDB is unsafe (target/lmdb.rs); nothing else here may be.
 #![deny(unsafe_code)]
 
+pub mod cli;
+pub mod report;
 pub mod run;
 pub mod target;
 pub mod workload;

@@ -49,7 +49,7 @@ pub fn all(measure: &Measure) -> Histogram<u64> {
 pub struct Costs {
     /// Round trips of an operation.
     pub round_trips: Option<f64>,
-    /// Bytes both ways of an operation.
+    /// Bytes both ways of an operation; of onesided those of its READs.
     pub bytes: Option<f64>,
     /// One-sided READs of an operation.
     pub one_sided_reads: Option<f64>,
@@ -81,7 +81,7 @@ impl Costs {
         let server = measured.usage.map(|usage| usage.cpu_seconds * 1e6 / operations);
         Self {
             round_trips: per_operation(counters.round_trips),
-            bytes: per_operation(counters.bytes),
+            bytes: per_operation(counters.bytes.or(counters.read_bytes)),
             one_sided_reads: per_operation(counters.one_sided_reads),
             one_sided_share: of_gets(counters.one_sided),
             cache_hit_share: of_gets(counters.cache_hits),

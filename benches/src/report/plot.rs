@@ -14,14 +14,8 @@ const BOTTOM: f64 = 50.0;
 /// Told apart also by who does not see colours well (Okabe and Ito).
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-const PERCENTILES: [(f64, &str); 6] = [
-    (0.0, "0"),
-    (0.5, "50"),
-    (0.9, "90"),
-    (0.99, "99"),
-    (0.999, "99.9"),
-    (0.9999, "99.99"),
-];
+const PERCENTILES: [(f64, &str); 6] =
+    [(0.0, "0"), (0.5, "50"), (0.9, "90"), (0.99, "99"), (0.999, "99.9"), (0.9999, "99.99")];
 
 /// A line of a chart.
 struct Line<'a> {
@@ -50,7 +44,8 @@ pub fn svg(report: &Report) -> String {
         .map(|target| {
             let seconds = target.measured.seconds.iter().enumerate();
             let full = (target.measured.elapsed.as_secs() as usize).max(1);
-            let points = seconds.take(full).map(|(second, one)| (second as f64, one.operations as f64));
+            let points =
+                seconds.take(full).map(|(second, one)| (second as f64, one.operations as f64));
             Line { name: &target.name, points: points.collect() }
         })
         .collect();
@@ -65,14 +60,23 @@ pub fn svg(report: &Report) -> String {
     );
     let title = format!("onesided-bench {}, workload {}", report.command, report.workload);
     let nines = PERCENTILES.map(|(quantile, name)| (-(1.0 - quantile).log10(), name.to_owned()));
-    chart(&mut svg, 0.0, &format!("{title}: latency in us by percentile"), &latencies, Axes {
-        x: nines.to_vec(),
-        y: powers_of_ten(&latencies),
-    });
-    chart(&mut svg, HEIGHT, "operations/s in each second", &throughput, Axes {
-        x: steps(throughput.iter().flat_map(|line| &line.points).map(|point| point.0)),
-        y: steps(throughput.iter().flat_map(|line| &line.points).map(|point| point.1)),
-    });
+    chart(
+        &mut svg,
+        0.0,
+        &format!("{title}: latency in us by percentile"),
+        &latencies,
+        Axes { x: nines.to_vec(), y: powers_of_ten(&latencies) },
+    );
+    chart(
+        &mut svg,
+        HEIGHT,
+        "operations/s in each second",
+        &throughput,
+        Axes {
+            x: steps(throughput.iter().flat_map(|line| &line.points).map(|point| point.0)),
+            y: steps(throughput.iter().flat_map(|line| &line.points).map(|point| point.1)),
+        },
+    );
     svg.push_str("</svg>\n");
     svg
 }
@@ -86,7 +90,9 @@ fn powers_of_ten(lines: &[Line<'_>]) -> Marks {
     let all = || lines.iter().flat_map(|line| &line.points).map(|point| point.1);
     let low = all().fold(f64::INFINITY, f64::min).min(2.0).floor() as i32;
     let high = all().fold(1.0, f64::max).ceil() as i32;
-    (low..=high.max(low + 1)).map(|power| (f64::from(power), 10f64.powi(power).to_string())).collect()
+    (low..=high.max(low + 1))
+        .map(|power| (f64::from(power), 10f64.powi(power).to_string()))
+        .collect()
 }
 
 /// Round marks from 0 to the greatest value.
@@ -96,7 +102,9 @@ fn steps(values: impl Iterator<Item = f64>) -> Marks {
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| greatest / step <= 5.0).unwrap_or(10.0 * power);
     let count = (greatest / step).ceil() as u32;
-    (0..=count).map(|mark| (f64::from(mark) * step, format!("{}", f64::from(mark) * step))).collect()
+    (0..=count)
+        .map(|mark| (f64::from(mark) * step, format!("{}", f64::from(mark) * step)))
+        .collect()
 }
 
 fn chart(svg: &mut String, top: f64, title: &str, lines: &[Line<'_>], axes: Axes) {
@@ -109,7 +117,8 @@ fn chart(svg: &mut String, top: f64, title: &str, lines: &[Line<'_>], axes: Axes
     let bottom = top + HEIGHT - BOTTOM;
     let y = |value: f64| bottom - (value - y0) / y_range * (HEIGHT - TOP - BOTTOM);
     let title = escape(title);
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{}\" font-size=\"15\">{title}</text>", top + 28.0);
+    let _ =
+        writeln!(svg, "<text x=\"{LEFT}\" y=\"{}\" font-size=\"15\">{title}</text>", top + 28.0);
     for (value, name) in &axes.y {
         let (at, right) = (y(*value), WIDTH - RIGHT);
         let _ = writeln!(
@@ -122,7 +131,8 @@ fn chart(svg: &mut String, top: f64, title: &str, lines: &[Line<'_>], axes: Axes
     }
     for (value, name) in &axes.x {
         let (at, low) = (x(*value), bottom + 18.0);
-        let _ = writeln!(svg, "<text x=\"{at:.1}\" y=\"{low}\" text-anchor=\"middle\">{name}</text>");
+        let _ =
+            writeln!(svg, "<text x=\"{at:.1}\" y=\"{low}\" text-anchor=\"middle\">{name}</text>");
     }
     for (number, line) in lines.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];

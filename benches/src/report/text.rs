@@ -12,7 +12,7 @@ use super::figures::{Costs, QUANTILES, kinds, quantile_us, told};
 pub fn target(report: &TargetReport) -> String {
     let measured = &report.measured;
     let description = &report.description;
-    let mut text = format!("{}", report.name);
+    let mut text = report.name.clone();
     for part in [&description.version, &description.fabric, &description.transport] {
         if !part.is_empty() && !text.contains(part.as_str()) {
             // A String takes every write.

@@ -162,6 +162,8 @@ pub struct Counters {
     pub one_sided: Option<u64>,
     /// One-sided READs.
     pub one_sided_reads: Option<u64>,
+    /// Bytes of these.
+    pub read_bytes: Option<u64>,
     /// GETs whose bucket was cached.
     pub cache_hits: Option<u64>,
     /// GETs that had to look again.
@@ -183,6 +185,7 @@ impl Counters {
             gets: less(self.gets, before.gets),
             one_sided: less(self.one_sided, before.one_sided),
             one_sided_reads: less(self.one_sided_reads, before.one_sided_reads),
+            read_bytes: less(self.read_bytes, before.read_bytes),
             cache_hits: less(self.cache_hits, before.cache_hits),
             retries: less(self.retries, before.retries),
             rpcs: less(self.rpcs, before.rpcs),

@@ -121,7 +121,7 @@ impl Target for Onesided {
     }
 
     fn counters(&self) -> Counters {
-        let mut sum = [0; 7];
+        let mut sum = [0; 8];
         for client in self.clients.lock().values() {
             let stats = client.stats();
             let rpcs = [
@@ -138,13 +138,14 @@ impl Target for Onesided {
                 stats.gets,
                 stats.one_sided_hits + stats.one_sided_misses,
                 stats.reads,
+                stats.read_bytes,
                 stats.cache_hits,
                 stats.retries,
                 rpcs.iter().sum(),
             ];
             sum.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         }
-        let [round_trips, gets, one_sided, reads, cache_hits, retries, rpcs] = sum;
+        let [round_trips, gets, one_sided, reads, read_bytes, cache_hits, retries, rpcs] = sum;
         Counters {
             // RPCs of one call travel together, and are counted one by one.
             round_trips: Some(round_trips + rpcs),
@@ -152,6 +153,7 @@ impl Target for Onesided {
             gets: Some(gets),
             one_sided: Some(one_sided),
             one_sided_reads: Some(reads),
+            read_bytes: Some(read_bytes),
             cache_hits: Some(cache_hits),
             retries: Some(retries),
             rpcs: Some(rpcs),

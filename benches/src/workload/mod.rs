@@ -8,3 +8,4 @@ pub mod properties;
 pub mod record;
 pub mod spec;
 pub mod standard;
+pub mod trace;

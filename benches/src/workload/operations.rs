@@ -58,7 +58,7 @@ pub struct Planned {
     pub kind: Kind,
     /// Of the record.
     pub key: Key,
-    number: u64,
+    pub(super) number: u64,
     /// Which field an update writes; `None` = all of the record.
     field: Option<usize>,
     /// Where the bytes to write stand: in the arena, or else in the pool.
@@ -236,7 +236,7 @@ impl Stream {
         slot.field = Some(field);
         let len = workload.field_lengths.next(&mut self.random) as usize;
         match &self.shared.history {
-            None => self.from_pool(slot, len),
+            None => self.take_pool(slot, len),
             Some(history) => {
                 let stamp = history.issue(slot.number, field);
                 (slot.in_arena, slot.from, slot.len) = (true, self.arena.len(), len);
@@ -252,7 +252,7 @@ impl Stream {
         let layout = self.shared.workload.layout;
         match layout.constant_bytes {
             Some(len) if self.shared.history.is_none() => {
-                self.from_pool(slot, layout.fields * len);
+                self.take_pool(slot, layout.fields * len);
             }
             _ => self.make_record(slot),
         }
@@ -284,7 +284,7 @@ impl Stream {
 
     /// Bytes that nobody looks at.
     #[inline]
-    fn from_pool(&mut self, slot: &mut Planned, len: usize) {
+    fn take_pool(&mut self, slot: &mut Planned, len: usize) {
         let from = self.random.random_range(0..POOL_BYTES as u32) as usize;
         (slot.in_arena, slot.from, slot.len) = (false, from, len);
     }

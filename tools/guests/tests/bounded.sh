@@ -54,8 +54,9 @@ own_srqs() {
         awk -v clients="$1" '{ for (i = 1; i < NF; i++) if ($i == "srq") print $(i + 1) - clients }'
 }
 put_us() {
-    "$BIN/onesided-bench" --server "$url" --fabric verbs --keys 100 --no-fill --get-percent 0 \
-        --seconds 1 --json | jq .put.p50_us
+    "$BIN/onesided-bench" run --server "$url" --fabric verbs --records 100 --value-size 100 \
+        --no-fill -p readproportion=0 -p updateproportion=1 --seconds 1 --json |
+        jq .operations.update.p50_us
 }
 # The least: other work on the machine only adds to it.
 least_put_us() {

@@ -27,10 +27,13 @@ raw() {
 # note NAME VALUE: a round's figure.
 note() { echo "$2" >>"$out/$1"; }
 median() { sort -n "$out/$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
-bench() { "$BIN/onesided-bench" --server "onesided://$HOST_IP" --fabric verbs --json "$@"; }
+bench() { # ARGS...: reads of uniform keys, unless they say otherwise
+    "$BIN/onesided-bench" run --server "onesided://$HOST_IP" --fabric verbs --json \
+        --workload c -p requestdistribution=uniform "$@"
+}
 field() { jq -r "$1"; }
-gets() { bench --table small --keys 1000 --get-percent 100 --no-fill "$@"; }
-large() { bench --table large --keys 16 --value-bytes 1048576 --get-percent 100 --no-fill "$@"; }
+gets() { bench --table small --records 1000 --value-size 100 --no-fill "$@"; }
+large() { bench --table large --records 16 --value-size 1048576 --no-fill "$@"; }
 # User and system time of the server in ms.
 server_cpu_ms() { awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) * 1000 / hz }' "/proc/$server/stat"; }
 
@@ -38,10 +41,10 @@ server_cpu_ms() { awk -v hz="$(getconf CLK_TCK)" '{ print ($14 + $15) * 1000 / h
     --table small --table large --memory 256MiB &
 server=$!
 within 30 port_is_open 7411
-bench --table small --keys 1000 --seconds 1 --get-percent 0 >/dev/null
-bench --table large --keys 16 --value-bytes 1048576 --seconds 1 --get-percent 0 >/dev/null
+bench --table small --records 1000 --value-size 100 --seconds 1 >/dev/null
+bench --table large --records 16 --value-size 1048576 --seconds 1 >/dev/null
 # Entries have size classes; the table's directory is longer and READ once.
-bytes=$(gets --prefill --seconds 1 | field '(.bytes_per_read / 64 | floor) * 64')
+bytes=$(gets --prefill --seconds 1 | field '(.bytes_per_op / .one_sided_reads_per_op / 64 | floor) * 64')
 
 if [ -n "${VALKEY_SRC:-}" ]; then
     gcc -O2 -w -Dmain=test_main -include "$VALKEY_SRC/tests/rdma/rdma-test.c" \
@@ -53,20 +56,20 @@ fi
 
 for _ in $(seq "$rounds"); do
     note raw_lat "$(raw ib_read_lat -s "$bytes" -n 4000 | awk -v s="$bytes" '$1 == s { print $5 }')"
-    note warm "$(gets --prefill --seconds 1 | field .get.p50_us)"
-    note cold "$(gets --cache-bytes 0 --seconds 1 | field .get.p50_us)"
+    note warm "$(gets --prefill --seconds 1 | field .operations.read.p50_us)"
+    note cold "$(gets --cache-bytes 0 --seconds 1 | field .operations.read.p50_us)"
     if [ -n "${VALKEY_SRC:-}" ]; then
         note valkey "$($out/valkey_get "$HOST_IP" 6379 2000)"
     fi
     note raw_rate "$(raw ib_read_bw -s "$bytes" -t 16 -n 10000 |
         awk -v s="$bytes" '$1 == s { print $5 * 1e6 }')"
-    note rate "$(gets --prefill --batch 16 --seconds 1 | field .get.ops_per_s)"
+    note rate "$(gets --prefill --batch 16 --seconds 1 | field .throughput_ops_per_s)"
     note raw_bw "$(raw ib_read_bw -s 1048576 -n 128 | awk '$1 == 1048576 { print $4 }')"
-    note bw "$(large --prefill --registered --seconds 1 | field .get.ops_per_s)"
+    note bw "$(large --prefill --registered --seconds 1 | field .throughput_ops_per_s)"
 done
 
 before=$(server_cpu_ms)
-ops=$(gets --prefill --seconds 5 | field .get.ops)
+ops=$(gets --prefill --seconds 5 | field .operations.read.count)
 during=$(server_cpu_ms)
 sleep 5
 after=$(server_cpu_ms)

@@ -1,0 +1,81 @@
+//! `replay`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::args::ReplayArgs;
+use super::progress::Progress;
+use super::targets::{Wanted, wanted};
+use super::{plan, tell};
+use crate::report::{Report, TargetReport};
+use crate::run::phase::{self, Plan};
+use crate::target::Options;
+use crate::workload::spec::Interval;
+use crate::workload::trace::{Replay, Trace};
+
+/// Measures all targets; there is nothing to verify.
+pub(super) fn main(args: &ReplayArgs) -> Result<bool> {
+    let trace = Trace::read(&args.trace)?;
+    let mut plan = plan(&args.load, None);
+    let count = trace.len() as u64;
+    let operations = plan.operations.unwrap_or(count);
+    ensure!(
+        operations <= count,
+        "--operations {operations}: {} has {count}; ask for fewer, or for all without it",
+        args.trace.display()
+    );
+    let trace = Arc::new(trace.split(operations as usize, plan.threads));
+    // Each thread has its part of the trace.
+    plan.operations = None;
+    let options = Options {
+        record_bytes: trace.value_max_bytes(),
+        records: trace.keys(),
+        ..Options::default()
+    };
+    let mut notes = vec![];
+    if let Some(speed) = args.speed {
+        notes.push(format!("operations begin when the trace says, {speed} times as fast"));
+    }
+    let mut report = Report {
+        command: "replay",
+        arguments: std::env::args().skip(1).collect(),
+        workload: args.trace.display().to_string(),
+        properties: vec![],
+        notes,
+        seed: args.load.seed,
+        plan,
+        targets: vec![],
+    };
+    for wanted in wanted(&args.target, &options) {
+        let one = measure(args, &trace, &report.plan, &wanted)?;
+        report.targets.push(one);
+    }
+    tell(&report, &args.report, (Interval::Both, &[50.0, 95.0, 99.0]))
+}
+
+fn measure(
+    args: &ReplayArgs,
+    trace: &Arc<crate::workload::trace::Parts>,
+    plan: &Plan,
+    wanted: &Wanted,
+) -> Result<TargetReport> {
+    let target = wanted.open()?;
+    if args.target.clear {
+        target.clear().with_context(|| format!("clearing {}", wanted.url))?;
+    }
+    let progress = Progress::new(&target.name(), plan);
+    let source = |thread| Replay::new(trace, thread, args.speed, args.load.seed);
+    let look = |elapsed: Duration, series: &_| progress.look(elapsed, series);
+    let measured = phase::run(&*target, plan, source, look)?;
+    drop(progress);
+    Ok(TargetReport {
+        url: wanted.url.clone(),
+        name: target.name(),
+        description: target.describe()?,
+        fill: None,
+        measured,
+        verified: false,
+    })
+}
