@@ -1,10 +1,17 @@
 //! `onesided-bench` as it is typed: against a server in this process, maps, and what is installed.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use onesided_server::{Server, ServerConfig};
 use serde_json::Value;
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../benches/common/process.rs"]
+mod process;
+
+use process::Peer;
 
 fn program(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
@@ -87,6 +94,39 @@ fn all_workloads_are_right_against_maps() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("lmdb://{}", folder.path().display());
     assert_eq!(all_workloads(&url), Vec::<&str>::new());
+}
+
+#[test]
+fn all_workloads_are_right_against_redis() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    command.arg("--dir").arg(folder.path());
+    let Some(_peer) = peer(&mut command, &socket) else { return };
+    assert_eq!(all_workloads(&format!("redis+unix://{}", socket.display())), ["e"]);
+}
+
+#[test]
+fn all_workloads_are_right_against_memcached() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let mut command = Command::new("memcached");
+    command.args(["-m", "64", "-u", "root", "-s"]).arg(&socket);
+    let Some(_peer) = peer(&mut command, &socket) else { return };
+    assert_eq!(all_workloads(&format!("memcached+unix://{}", socket.display())), ["e"]);
+}
+
+/// Another store, if it is installed.
+fn peer(command: &mut Command, socket: &Path) -> Option<Peer> {
+    match Peer::start(command, || UnixStream::connect(socket).is_ok()) {
+        Ok(peer) => Some(peer),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("left out: {} is not installed", command.get_program().display());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]

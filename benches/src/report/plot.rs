@@ -101,10 +101,10 @@ fn steps(values: impl Iterator<Item = f64>) -> Marks {
     let power = 10f64.powf((greatest / 5.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| greatest / step <= 5.0).unwrap_or(10.0 * power);
+    let digits = if step < 1.0 { 1 } else { 0 };
     let count = (greatest / step).ceil() as u32;
-    (0..=count)
-        .map(|mark| (f64::from(mark) * step, format!("{}", f64::from(mark) * step)))
-        .collect()
+    let mark = |number| f64::from(number) * step;
+    (0..=count).map(|number| (mark(number), format!("{:.digits$}", mark(number)))).collect()
 }
 
 fn chart(svg: &mut String, top: f64, title: &str, lines: &[Line<'_>], axes: Axes) {
@@ -164,6 +164,6 @@ mod tests {
         };
         assert_eq!(names(&[7.0]), ["0", "2", "4", "6", "8"]);
         assert_eq!(names(&[123_456.0]), ["0", "50000", "100000", "150000"]);
-        assert_eq!(names(&[]), ["0", "0.2", "0.4", "0.6", "0.8", "1"].map(str::to_owned));
+        assert_eq!(names(&[]), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
     }
 }

@@ -1,8 +1,9 @@
 //! What a write of a part makes of a record, for stores that can only write all of it.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use super::Operation;
+use crate::workload::record::replace_field;
 
 /// Writes into `into` what `operation`, which changes a part of a record, makes of `record`.
 pub(super) fn patch(operation: &Operation<'_>, record: &[u8], into: &mut Vec<u8>) -> Result<()> {
@@ -11,6 +12,10 @@ pub(super) fn patch(operation: &Operation<'_>, record: &[u8], into: &mut Vec<u8>
         Operation::Update { offset, bytes, .. } => {
             into.extend_from_slice(record);
             write_at(into, offset, bytes);
+            Ok(())
+        }
+        Operation::Replace { field, bytes, .. } => {
+            ensure!(replace_field(record, field, bytes, into), "it has no field {field}");
             Ok(())
         }
         _ => bail!("no write of a part"),
