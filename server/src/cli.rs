@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::config::file::{self, FileConfig, LogFormat, Settings};
 use crate::config::{Cleaning, HugePages};
@@ -16,7 +16,10 @@ Examples:
   onesided-server --listen 0.0.0.0:7411 --token-file /etc/onesided/token
       open to other hosts, for clients that know the token
   onesided-server --config config/server.toml --log info,onesided_server=debug
-      everything from a file, and more in the log
+      everything from a file, and more in the log; `kill -HUP` reads it again: log level, tokens,
+      slow_request_ms and manage_tables change at once, for all else it says what needs a restart
+  onesided-server check-config config/server.toml
+      whether the file is right
 
 Clients on this host read through shared memory, those with RDMA over the network, both without
 the server's CPU; others use tcp.
@@ -24,9 +27,12 @@ Try it: onesided put hello world && onesided get hello";
 
 /// A key-value store whose readers do not ask: clients find and fetch values in the server's
 /// memory with one-sided reads; writes are small RPCs.
-#[derive(Parser, Debug)]
+#[derive(Parser, Clone, Debug)]
 #[command(name = "onesided-server", version, after_help = EXAMPLES)]
 pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Read settings from FILE (see config/server.toml for every key); flags win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -114,7 +120,29 @@ pub struct Cli {
     value_max: Option<String>,
 }
 
+/// Something else than to serve.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Read file and flags as a server would, say what is wrong with them, and end. Ports,
+    /// devices and memory are not tried
+    CheckConfig {
+        /// The file; else that of --config
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
 impl Cli {
+    /// The command, if it is not to serve. Its file is that of [`Self::settings`] from now on.
+    pub fn take_command(&mut self) -> Option<Command> {
+        let command = self.command.take()?;
+        let Command::CheckConfig { file } = &command;
+        if let Some(file) = file {
+            self.config = Some(file.clone());
+        }
+        Some(command)
+    }
+
     /// Where the settings come from, for the log.
     #[must_use]
     pub fn source(&self) -> String {

@@ -11,6 +11,7 @@
 //! | `admin` | the admin port |
 //! | `session` | sessions, tickets, the answers that make retries exactly-once |
 //! | `poller`, `rpc` | the data path |
+//! | `reload` | what can change while it runs |
 //! | `tenant` | who shares the server without seeing each other |
 //! | `clock`, `stats` | time and counters |
 //! | [`metrics`] | what it shows of itself |
@@ -27,6 +28,7 @@ mod fabrics;
 pub mod metrics;
 mod poller;
 mod rdma;
+mod reload;
 mod rpc;
 pub mod server;
 mod session;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::Parser;
 use onesided_server::Server;
-use onesided_server::cli::Cli;
+use onesided_server::cli::{Cli, Command};
 use onesided_server::config::fabric_name;
 use onesided_server::config::file::{LogFormat, Settings};
 use onesided_server::config::size::format_size;
@@ -22,8 +22,12 @@ const SAME_SIGNAL: Duration = Duration::from_millis(500);
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match serve(cli) {
+    let mut cli = Cli::parse();
+    let done = match cli.take_command() {
+        Some(Command::CheckConfig { .. }) => check(&cli),
+        None => serve(&cli),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("onesided-server: {}", one_line(&error));
@@ -45,15 +49,36 @@ fn one_line(error: &anyhow::Error) -> String {
     line
 }
 
-fn serve(cli: Cli) -> anyhow::Result<()> {
+fn settings(cli: &Cli) -> anyhow::Result<Settings> {
+    cli.clone().settings().map_err(|error| anyhow!(error))
+}
+
+/// Whether a server could be told this.
+fn check(cli: &Cli) -> anyhow::Result<()> {
+    let settings = settings(cli)?;
+    filter(&settings)?;
+    let server = &settings.server;
+    println!(
+        "{}: right; {} for {} tables of {} tenants, at {}",
+        cli.source(),
+        format_size(server.memory_bytes as u64),
+        server.tables.len(),
+        server.tenant_names().len(),
+        server.listen
+    );
+    Ok(())
+}
+
+fn serve(cli: &Cli) -> anyhow::Result<()> {
     let source = cli.source();
-    let settings = cli.settings().map_err(|error| anyhow!(error))?;
-    init_logs(&settings)?;
+    let settings = settings(cli)?;
+    let set_filter = init_logs(&settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before the server starts, so that no signal is missed.
     let _context = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     let server = Server::start(settings.server.clone())?;
     log_start(&server, &settings, &source);
     let mut next_signal = async || {
@@ -62,7 +87,14 @@ fn serve(cli: Cli) -> anyhow::Result<()> {
             _ = terminate.recv() => "SIGTERM",
         }
     };
-    let name = runtime.block_on(next_signal());
+    let name = runtime.block_on(async {
+        loop {
+            tokio::select! {
+                name = next_signal() => return name,
+                _ = hang_up.recv() => reload(cli, &server, &set_filter),
+            }
+        }
+    });
     tracing::info!(signal = name, "stopping; a second signal ends at once");
     let again_from = Instant::now() + SAME_SIGNAL;
     let stopping = std::thread::spawn(move || server.stop());
@@ -92,19 +124,54 @@ fn serve(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn init_logs(settings: &Settings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.log).with_context(|| {
+/// Reads file and flags again. What is wrong with them changes nothing.
+fn reload(cli: &Cli, server: &Server, set_filter: &SetFilter) {
+    let reloaded = settings(cli).and_then(|settings| {
+        let filter = filter(&settings)?;
+        let restart = server.reload(&settings.server).map_err(|error| anyhow!(error))?;
+        set_filter(filter)?;
+        Ok(restart)
+    });
+    match reloaded {
+        Ok(restart) if restart.is_empty() => tracing::info!("configuration read again"),
+        Ok(restart) => {
+            let keys = restart.join(", ");
+            tracing::warn!(keys, "configuration read again; these need a restart to change");
+        }
+        Err(error) => {
+            tracing::error!(error = one_line(&error), "configuration not changed: it is wrong");
+        }
+    }
+}
+
+/// Changes what is logged.
+type SetFilter = Box<dyn Fn(EnvFilter) -> anyhow::Result<()>>;
+
+fn filter(settings: &Settings) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(&settings.log).with_context(|| {
         format!("log filter `{}`: try info, or info,onesided_server=debug", settings.log)
-    })?;
+    })
+}
+
+fn init_logs(settings: &Settings) -> anyhow::Result<SetFilter> {
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(settings)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    match settings.log_format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
-    }
-    Ok(())
+    Ok(match settings.log_format {
+        LogFormat::Text => {
+            let lines = lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            Box::new(move |filter| Ok(handle.reload(filter)?))
+        }
+        LogFormat::Json => {
+            let lines = lines.json().with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            Box::new(move |filter| Ok(handle.reload(filter)?))
+        }
+    })
 }
 
 fn log_start(server: &Server, settings: &Settings, source: &str) {

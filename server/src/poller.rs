@@ -164,13 +164,13 @@ impl Poller {
             Outcome::Disconnected(reason) => {
                 if let Some(client) = state.clients.remove(&context) {
                     self.dispatcher.stats.endpoints(self.kind).sub(1);
+                    self.log_life(&client, &reason);
                     if client.fetching > 0 {
                         let dropped = state.fetches.drop_client(context);
                         self.dispatcher.stats.fetching.sub(dropped as u64);
                     }
                 }
                 self.sessions.disconnected(context);
-                tracing::debug!(context, reason, fabric = %self.kind, "endpoint gone");
             }
             // The end of the endpoint follows.
             Outcome::Failed(error, _) => {
@@ -180,13 +180,29 @@ impl Poller {
         }
     }
 
+    /// A connection's life in one line.
+    fn log_life(&self, client: &Client, reason: &str) {
+        let Some(suppressed) = self.dispatcher.stats.life_log.allow() else { return };
+        let Peer { session, sent, .. } = &client.peer;
+        tracing::info!(
+            session = session.id,
+            tenant = session.tenant.name(),
+            fabric = %self.kind,
+            lived_s = client.since.elapsed().as_secs_f64(),
+            answers = sent,
+            reason,
+            suppressed,
+            "connection over"
+        );
+    }
+
     fn connected(&self, state: &mut State, context: u64, endpoint: Arc<dyn Endpoint>) {
         let Some(session) = self.sessions.connected(context, &endpoint) else {
             endpoint.close();
             return;
         };
         self.dispatcher.stats.endpoints(self.kind).add(1);
-        tracing::info!(context, session = session.id, fabric = %self.kind, "endpoint connected");
+        tracing::debug!(context, session = session.id, fabric = %self.kind, "endpoint connected");
         let caps = endpoint.caps();
         let staging_bytes = self.staging_bytes;
         let unsignaled = Unsignaled::default();

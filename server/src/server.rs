@@ -240,6 +240,10 @@ impl Server {
         Ok(Self { addr, core, running: Mutex::new(Some(running)) })
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {

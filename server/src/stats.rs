@@ -101,6 +101,8 @@ pub(crate) struct Stats {
     pub(crate) admin_refused: Counter,
     /// For the log lines of slow requests.
     pub(crate) slow_log: LogLimit,
+    /// For the log lines of lives of connections and sessions: many clients may end at once.
+    pub(crate) life_log: LogLimit<100>,
     /// For the log lines of closed endpoints.
     pub(crate) closing_log: LogLimit,
 }
@@ -254,15 +256,13 @@ pub(crate) fn process() -> Vec<(String, u64)> {
     list
 }
 
-/// At most so many log lines a second; the rest is counted and told with the next.
+/// At most `N` log lines a second; the rest is counted and told with the next.
 #[derive(Debug, Default)]
-pub(crate) struct LogLimit {
+pub(crate) struct LogLimit<const N: u32 = 5> {
     state: Mutex<(Option<std::time::Instant>, u32, u64)>,
 }
 
-const LINES_PER_S: u32 = 5;
-
-impl LogLimit {
+impl<const N: u32> LogLimit<N> {
     /// `Some(suppressed)` if a line may be written now.
     pub(crate) fn allow(&self) -> Option<u64> {
         let now = std::time::Instant::now();
@@ -272,7 +272,7 @@ impl LogLimit {
             state.0 = Some(now);
             state.1 = 0;
         }
-        if state.1 >= LINES_PER_S {
+        if state.1 >= N {
             state.2 += 1;
             return None;
         }
@@ -296,10 +296,10 @@ mod tests {
 
     #[test]
     fn log_lines_are_limited_and_counted() {
-        let limit = LogLimit::default();
+        let limit = LogLimit::<5>::default();
         let lines = (0..1000).filter(|_| limit.allow().is_some()).count();
         // A second may pass in between on a busy machine.
-        assert!((LINES_PER_S as usize..100).contains(&lines), "{lines}");
+        assert!((5..100).contains(&lines), "{lines}");
     }
 
     #[test]

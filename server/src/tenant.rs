@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use onesided_fabric::{Memory, Rights};
 use onesided_protocol::control::FabricName;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::clock::ServerClock;
-use crate::config::{HugePages, ServerConfig, TenantSpec};
+use crate::config::{HugePages, ServerConfig, TenantSpec, Token};
 use crate::engine::{Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus};
 use crate::metrics::snapshot::TenantTable;
 use crate::server::StartError;
@@ -18,11 +19,24 @@ const SEGMENTS_MIN: usize = 64;
 /// And the shortest one.
 const SEGMENT_MIN_BYTES: usize = 32 << 10;
 
+/// Who is a tenant's client, and what such a client may do: it can change at run time.
+struct Access {
+    token: Option<Token>,
+    manage_tables: bool,
+}
+
+impl Access {
+    fn of(spec: &TenantSpec) -> Self {
+        Self { token: spec.token.clone(), manage_tables: spec.manage_tables }
+    }
+}
+
 /// One tenant of a running server.
 pub(crate) struct Tenant {
     /// Position among all, from 0, the default one's; over RDMA that of its protection domain.
     pub(crate) number: u32,
-    spec: TenantSpec,
+    name: String,
+    access: ArcSwap<Access>,
     pub(crate) engine: Arc<Engine>,
 }
 
@@ -36,12 +50,16 @@ impl Tenant {
     /// One for tests, with everything allowed.
     #[cfg(test)]
     pub(crate) fn alone(engine: Arc<Engine>) -> Arc<Self> {
-        let spec = TenantSpec::new(crate::config::DEFAULT_TENANT);
-        Arc::new(Self { number: 0, spec, engine })
+        Arc::new(Self::new(0, &TenantSpec::new(crate::config::DEFAULT_TENANT), engine))
+    }
+
+    fn new(number: u32, spec: &TenantSpec, engine: Arc<Engine>) -> Self {
+        let access = ArcSwap::from_pointee(Access::of(spec));
+        Self { number, name: spec.name.clone(), access, engine }
     }
 
     pub(crate) fn name(&self) -> &str {
-        &self.spec.name
+        &self.name
     }
 
     /// Whether its sessions may make, alter and drop tables.
@@ -49,7 +67,7 @@ impl Tenant {
     /// # Errors
     /// `Unauthorized`, if not.
     pub(crate) fn may_manage(&self) -> Result<(), RpcError> {
-        if self.spec.manage_tables {
+        if self.access.load().manage_tables {
             return Ok(());
         }
         let text = format!(
@@ -78,7 +96,7 @@ impl Tenants {
         let seed = config.seed.unwrap_or_else(rand::random);
         let make = |(number, spec): (u32, TenantSpec)| {
             let engine = make_engine(config, &spec, seed, number, &budget, clock)?;
-            Ok(Arc::new(Tenant { number, spec, engine }))
+            Ok(Arc::new(Tenant::new(number, &spec, engine)))
         };
         let all = (0..).zip(config.all_tenants()).map(make);
         let all: Vec<_> = all.collect::<Result<_, EngineError>>()?;
@@ -98,13 +116,14 @@ impl Tenants {
     /// `Unauthorized`: nobody's.
     pub(crate) fn of_token(&self, token: &str) -> Result<&Arc<Tenant>, RpcError> {
         // All are compared, so that the time does not tell whose token it nearly was.
-        let is = |tenant: &Tenant| tenant.spec.token.as_ref().is_some_and(|own| own.is(token));
+        let is =
+            |tenant: &Tenant| tenant.access.load().token.as_ref().is_some_and(|own| own.is(token));
         let known = self.all.iter().fold(None, |known, tenant| {
             let is = is(tenant);
             known.or(is.then_some(tenant))
         });
         // One tenant without a token lets everybody in; among several, a token means somebody.
-        let open = self.default().spec.token.is_none();
+        let open = self.default().access.load().token.is_none();
         if open && (token.is_empty() || self.all.len() == 1) {
             return Ok(self.default());
         }
@@ -115,6 +134,15 @@ impl Tenants {
             };
             RpcError::new(ErrorCode::Unauthorized, text)
         })
+    }
+
+    /// Takes over tokens and rights of the tenants that there are.
+    pub(crate) fn reload(&self, config: &ServerConfig) {
+        for spec in config.all_tenants() {
+            if let Some(tenant) = self.named(&spec.name) {
+                tenant.access.store(Arc::new(Access::of(&spec)));
+            }
+        }
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Tenant>> {
@@ -198,7 +226,6 @@ mod tests {
         assert_eq!([1 << 40, 64 * mib, 63 * mib, 6 * mib].map(of), [mib, mib, mib / 2, 64 * kib]);
         assert_eq!((of(2 * mib), segment_bytes(1 << 30, 4096)), (32 * kib, 4096));
     }
-    use crate::config::Token;
 
     fn tenants(default: Option<&str>, others: &[(&str, &str)]) -> Tenants {
         let token = |text: &str| Some(Token::new(text).expect("a token"));

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use common::*;
-use onesided_protocol::control::ToServer;
+use onesided_protocol::control::{Hello, ToClient, ToServer};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running daemon, killed when dropped.
@@ -180,4 +180,62 @@ fn rdma_is_required_preferred_or_left_alone() {
         let told = text.contains("cannot start the fabric verbs") && text.contains(reason);
         assert!(told, "`{reason}` is not why: {text}");
     }
+}
+
+#[test]
+fn a_hang_up_reads_the_configuration_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
+    write("token", "old");
+    let file = |rest: &str| format!("token_file = \"{}\"\n{rest}", path("token"));
+    write("server.toml", &file(""));
+    let mut daemon = Daemon::start(&["--config", &path("server.toml")]);
+    let with = |token: &str| Control::with(daemon.addr, Hello { token: token.into(), ..hello() });
+    let mut stays = with("old").expect("the token");
+    write("token", "new");
+    write("server.toml", &file("memory = \"2GiB\"\nlog = \"debug\"\n"));
+    daemon.signal(Signal::HUP);
+    eventually("the new token is known", || with("new").is_ok());
+    assert!(with("old").is_err());
+    assert!(matches!(stays.ask(&ToServer::ListTables), ToClient::Tables(_)), "it goes on");
+    // What is wrong changes nothing.
+    write("server.toml", "memmory = 1\n");
+    daemon.signal(Signal::HUP);
+    let mut lines = Vec::new();
+    while !lines.iter().any(|line: &String| line.contains("did you mean `memory`?")) {
+        let mut line = String::new();
+        assert!(daemon.stderr.read_line(&mut line).expect("a line") > 0, "{lines:?}");
+        lines.push(line);
+    }
+    assert!(lines.iter().any(|line| line.contains("need a restart") && line.contains("memory")));
+    assert!(lines.iter().any(|line| line.contains("DEBUG")), "the level changed: {lines:?}");
+    assert!(with("new").is_ok());
+    daemon.signal(Signal::TERM);
+    assert!(daemon.ends().success());
+}
+
+#[test]
+fn check_config_says_what_is_wrong_and_serves_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("server.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).expect("written");
+        command(&["check-config", path.to_str().expect("text")]).output().expect("runs")
+    };
+    let right = check("memory = \"2GiB\"\n");
+    assert!(right.status.success());
+    assert!(String::from_utf8_lossy(&right.stdout).contains("right; 2GiB for 1 tables"));
+    for (text, part) in [
+        ("memmory = 1", "did you mean `memory`?"),
+        ("log = \"a=b=c\"", "log filter"),
+        ("admin = \"0.0.0.0:1\"", "admin_token_file"),
+        ("admin = \"7412\"", "HOST:PORT, or off"),
+    ] {
+        let wrong = check(text);
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(!wrong.status.success() && said.contains(part), "{text}: {said}");
+    }
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/server.toml");
+    assert!(command(&["check-config", shipped]).output().expect("runs").status.success());
 }

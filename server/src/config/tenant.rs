@@ -67,6 +67,12 @@ impl FileTenant {
 }
 
 impl ServerConfig {
+    /// The names of all tenants, the default one's first.
+    #[must_use]
+    pub fn tenant_names(&self) -> Vec<String> {
+        self.all_tenants().into_iter().map(|tenant| tenant.name).collect()
+    }
+
     /// All tenants: the default one is the first.
     pub(crate) fn all_tenants(&self) -> Vec<TenantSpec> {
         let is_default = |tenant: &&TenantSpec| tenant.name == DEFAULT_TENANT;

@@ -52,7 +52,7 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         ticket: opened.ticket,
         fabrics: core.offers(),
     };
-    tracing::info!(session = session.id, ?tenant, resumed = opened.resumed, "session opened");
+    tracing::debug!(session = session.id, ?tenant, resumed = opened.resumed, "session opened");
     Ok(Greeted::Control { welcome: Box::new(welcome), session, control })
 }
 

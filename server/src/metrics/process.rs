@@ -40,7 +40,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn now(threads: &mut Threads) -> Self {
         let mut process = Self { roles: threads.cpu_ns(), ..Self::default() };
-        process.open_fds = fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64);
+        process.open_fds = open_fds();
         process.max_fds = getrlimit(Resource::Nofile).current;
         let _without = process.read_stat();
         process
@@ -62,6 +62,13 @@ impl Process {
         self.start_unix_s = Some(boot_s + field(22)? as f64 / per_s);
         Some(())
     }
+}
+
+/// Linux 6.2 and later say how many there are; before, it takes a look at each.
+fn open_fds() -> Option<u64> {
+    let told = fs::metadata("/proc/self/fd").ok().map(|folder| folder.len());
+    let counted = || Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64);
+    told.filter(|count| *count > 0).or_else(counted)
 }
 
 #[derive(Debug)]

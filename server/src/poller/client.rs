@@ -10,6 +10,8 @@ use crate::rpc::{Peer, len_bytes};
 pub(super) struct Client {
     pub(super) context: u64,
     pub(super) peer: Peer,
+    /// When it was connected.
+    pub(super) since: Instant,
     /// On this host, or reached by RDMA: its next request may come soon.
     pub(super) near: bool,
     pub(super) out: VecDeque<WorkRequest>,
@@ -36,6 +38,7 @@ impl Client {
             context,
             near: peer.caps.one_sided || peer.endpoint.is_near(),
             peer,
+            since: Instant::now(),
             out: VecDeque::new(),
             out_bytes: 0,
             waiting: VecDeque::new(),

@@ -53,8 +53,8 @@ pub(crate) struct Session {
 /// What a client reported over all tables.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct SessionReads {
-    one_sided_gets: u64,
-    rpc_gets: u64,
+    pub(crate) one_sided_gets: u64,
+    pub(crate) rpc_gets: u64,
     reads: u64,
     read_bytes: u64,
 }

@@ -210,15 +210,20 @@ impl Sessions {
         session.end();
         endpoints.iter().for_each(|endpoint| endpoint.close());
         self.stats.session_ended(why);
-        let status = SessionStatus::of(session, Vec::new());
-        tracing::info!(
-            session = session.id,
-            tenant = status.tenant,
-            %why,
-            lived_s = status.age_s,
-            one_sided_gets = status.client_reported.one_sided_gets,
-            "session ended"
-        );
+        if let Some(suppressed) = self.stats.life_log.allow() {
+            let SessionStatus { tenant, age_s, client_reported, .. } =
+                SessionStatus::of(session, Vec::new());
+            tracing::info!(
+                session = session.id,
+                tenant,
+                %why,
+                lived_s = age_s,
+                one_sided_gets = client_reported.one_sided_gets,
+                rpc_gets = client_reported.rpc_gets,
+                suppressed,
+                "session over"
+            );
+        }
         // Its endpoints are closed: what it reads from now on fails, or does not count.
         self.reclaim(&session.tenant);
     }
