@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onesided_bench::target::{Operation, Options, Outcome, Session, Target, open};
+use onesided_bench::target::{Embedded, Operation, Options, Outcome, Session, Target, open};
 use onesided_server::{Server, ServerConfig};
 
 /// An outcome with bytes of its own.
@@ -246,6 +246,24 @@ fn onesided_with_registered_buffers_and_a_table_of_its_own() {
     let options = Options { registered: true, table: "own".to_owned(), ..options() };
     let target = open(&format!("onesided://{}", server.addr()), &options).expect("it opens");
     conforms(&*target);
+}
+
+#[test]
+fn onesided_with_a_server_of_its_own() {
+    let options = Options { table: "own".to_owned(), ..options() };
+    let embedded = match Embedded::start(&options) {
+        Ok(embedded) => embedded,
+        // Tests of this package alone do not build it.
+        Err(error) => {
+            let error = format!("{error:#}");
+            assert!(error.contains("put onesided-server beside"), "{error}");
+            return println!("left out: {error}");
+        }
+    };
+    conforms(&*open(embedded.url(), &options).expect("it opens"));
+    let url = embedded.url().to_owned();
+    drop(embedded);
+    assert!(open(&url, &options).is_err(), "it has ended");
 }
 
 #[test]

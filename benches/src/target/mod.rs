@@ -1,5 +1,6 @@
 //! What is measured: stores behind one small interface, so that one loop drives them all.
 
+mod embedded;
 pub mod lmdb;
 mod map;
 mod memcached;
@@ -14,6 +15,7 @@ mod wire;
 use ::onesided::{FabricChoice, Rdma, RdmaDevice};
 use anyhow::Result;
 
+pub use embedded::Embedded;
 pub use url::{URLS, open};
 
 /// One operation on one record.
