@@ -183,6 +183,7 @@ impl Buffer {
     ///
     /// # Panics
     /// If `len_bytes` is beyond the capacity.
+    #[inline]
     pub fn set_len(&mut self, len_bytes: usize) {
         assert!(len_bytes <= self.capacity_bytes(), "a buffer does not grow");
         self.len_bytes = len_bytes;
@@ -190,6 +191,7 @@ impl Buffer {
 
     /// How long it can be made.
     #[must_use]
+    #[inline]
     pub fn capacity_bytes(&self) -> usize {
         self.home.as_ref().map_or(0, |(block, _)| block.len_bytes())
     }
@@ -221,6 +223,7 @@ impl Buffer {
     /// Address of its first byte, for a device; 0 for a default buffer. It stays the same as long
     /// as the buffer lives, wherever that is moved to.
     #[must_use]
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.home.as_ref().map_or(0, |(block, _)| block.addr())
     }
@@ -257,6 +260,26 @@ impl Buffer {
             Some((block, _)) => block.chunk().registered(domain, make).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// What the domain of this number knows its chunk as, if that was the last to ask.
+    #[inline]
+    pub(crate) fn known_key(&self, domain: u32) -> Option<u32> {
+        self.home.as_ref()?.0.known_key(domain)
+    }
+
+    /// Keeps the key of its chunk's registration for the next time.
+    pub(crate) fn keep_key(&self, domain: u32, key: u32) {
+        if let Some((block, _)) = &self.home {
+            block.keep_key(domain, key);
+        }
+    }
+
+    /// Puts it where there is none: `into` is a default one, of which nothing has to be dropped.
+    #[inline]
+    pub(crate) fn put_into(self, into: &mut Self) {
+        debug_assert!(into.home.is_none(), "it would be lost");
+        std::mem::forget(std::mem::replace(into, self));
     }
 }
 

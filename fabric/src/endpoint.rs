@@ -116,13 +116,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 
     /// A READ of the whole length of `into` for a thread that waits itself: posted alone and polled
     /// for by this thread, `spin` long at most, without the detour through the completion queue's
-    /// users. `id` is that of no other request in flight: if it does not come in that time, or
+    /// users. The buffer comes back in `into` when it is done; until then it belongs to the READ,
+    /// and `into` is a default one. `id` is that of no other request in flight: if it does not come in that time, or
     /// something else comes before it, its completion arrives as any other's.
     ///
     /// The caller sees to it that nobody polls the completion queue meanwhile who would not know
     /// that id.
-    fn read_polled(&self, _id: u64, _at: RemoteAddr, into: Buffer, _spin: Duration) -> Polled {
-        Polled::NotPosted(into)
+    fn read_polled(
+        &self,
+        _id: u64,
+        _at: RemoteAddr,
+        _into: &mut Buffer,
+        _spin: Duration,
+    ) -> Polled {
+        Polled::NotPosted
     }
 
     /// The regions attached so far, now or later, where they can be loaded: [`Self::read_now`]
@@ -155,14 +162,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
 }
 
 /// What came of [`Endpoint::read_polled`].
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// It is done; its bytes are in the buffer.
-    Read(Buffer),
-    /// It was posted; its completion is still to be polled.
+    Read,
+    /// It was posted, and has the buffer; its completion is still to be polled.
     Posted,
     /// It was not posted: [`Endpoint::post`] may, or says why it cannot be.
-    NotPosted(Buffer),
+    NotPosted,
 }
 
 /// Where completions of any number of endpoints arrive; polling costs the same however many

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onesided_fabric::{Buffer, Completion, Polled, RemoteAddr};
+use parking_lot::MutexGuard;
 
 use super::connection::Connection;
 use super::driver::block_on;
@@ -56,40 +57,55 @@ impl PolledReads {
 }
 
 impl Connection {
-    /// READs the whole length of `into`, waiting. `None`: it failed; the ordinary way says why.
-    pub(crate) fn read_blocking(
-        self: &Arc<Self>,
-        remote: RemoteAddr,
-        into: Buffer,
-    ) -> Option<Buffer> {
+    /// READs the whole length of `into`, waiting. Whether it did; if not, the ordinary way says
+    /// why, and `into` may be a default buffer.
+    #[inline]
+    pub(crate) fn read_blocking(self: &Arc<Self>, remote: RemoteAddr, into: &mut Buffer) -> bool {
         let Some(mut dispatch) = self.queue.try_lock() else {
             return self.read_waiting(remote, into);
         };
         let id = dispatch.polled.next();
         let spin = self.shared.options.spin.min(SPIN_MAX);
         match self.endpoint().read_polled(id, remote, into, spin) {
-            Polled::Read(buffer) => return Some(buffer),
-            Polled::NotPosted(into) => {
+            Polled::Read => true,
+            Polled::Posted => self.read_late(id, into, dispatch),
+            Polled::NotPosted => {
                 drop(dispatch);
-                return self.read_waiting(remote, into);
+                self.read_waiting(remote, into)
             }
-            Polled::Posted => {}
         }
-        // Still under the lock: whoever takes its completion finds the slot.
+    }
+
+    /// Waits for a READ that takes long. Still under the lock: whoever takes its completion finds
+    /// the slot.
+    #[cold]
+    fn read_late(
+        self: &Arc<Self>,
+        id: u64,
+        into: &mut Buffer,
+        mut dispatch: MutexGuard<'_, Dispatch>,
+    ) -> bool {
         let by = Deadline::after("read", self.options().operation_timeout);
-        self.slots.try_acquire().ok()?.forget();
-        let mut waiter = self.register(1, false, None, by).ok()?;
+        let Ok(permit) = self.slots.try_acquire() else { return false };
+        permit.forget();
+        let Ok(mut waiter) = self.register(1, false, None, by) else { return false };
         waiter.unposted = 0;
         dispatch.polled.late.push((id, waiter.id));
         drop(dispatch);
-        let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by)).ok()?;
-        collected.answer.filter(|_| collected.failure.is_none())
+        let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by));
+        let read = collected.ok().filter(|collected| collected.failure.is_none());
+        put(into, read.and_then(|collected| collected.answer))
     }
 
     #[cold]
-    fn read_waiting(self: &Arc<Self>, remote: RemoteAddr, into: Buffer) -> Option<Buffer> {
-        block_on(|| Some(Arc::clone(self)), self.read_into(remote, into)).ok()
+    fn read_waiting(self: &Arc<Self>, remote: RemoteAddr, into: &mut Buffer) -> bool {
+        let read = self.read_into(remote, std::mem::take(into));
+        put(into, block_on(|| Some(Arc::clone(self)), read).ok())
     }
+}
+
+fn put(into: &mut Buffer, read: Option<Buffer>) -> bool {
+    read.map(|buffer| *into = buffer).is_some()
 }
 
 #[cfg(test)]

@@ -21,7 +21,9 @@ use crate::stats::Counter;
 use crate::table::Own;
 use crate::value::{Meta, Value};
 
-/// A thread keeps a landing of this length at most.
+/// Where a thread READs to is at least so long, and kept for its next GET, sooner than the pool
+/// could find one, if it is at most so long.
+const LANDING_BYTES: usize = 1024;
 const LANDING_MAX_BYTES: usize = 4096;
 
 /// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
@@ -37,51 +39,56 @@ pub(super) fn get(
     if own.sampler.is_due() {
         own.sampler.begin();
     }
-    let Own { shard, landing, .. } = &mut *own;
     let hash = view.hash(key);
     let map = view.map()?;
     let place = map.place(hash)?;
-    let read = |landing: &mut Buffer, addr: LogAddr, len_bytes| {
-        let (remote, len_bytes) = clamp(addr, len_bytes, io.regions.len_bytes(addr.region()))?;
-        let mut into = std::mem::take(landing);
-        match into.capacity_bytes() < len_bytes {
-            true => into = connection.shared().pool.get(len_bytes),
-            false => into.set_len(len_bytes),
-        }
-        shard.add(Counter::RoundTrips, 1);
-        shard.add(Counter::Reads, 1);
-        shard.add(Counter::ReadBytes, len_bytes as u64);
-        connection.read_blocking(remote, into)
-    };
     let slot = match map.cache.get(place.directory_index, place.bucket, place.addr) {
         Some(bucket) => {
-            shard.add(Counter::CacheHits, 1);
+            own.shard.add(Counter::CacheHits, 1);
             any_match(&bucket, hash)?
         }
         None => {
-            let read = read(landing, place.addr, BUCKET_BYTES)?;
+            let read = read(connection, io, own, place.addr, BUCKET_BYTES)?;
             let bucket = read.words().first_chunk()?;
             map.cache.put(place.directory_index, place.bucket, place.addr, bucket);
-            let slot = any_match(bucket, hash);
-            *landing = read;
-            slot?
+            any_match(bucket, hash)?
         }
     };
     let addr = slot.addr()?;
-    let entry = read(landing, addr, first_read_bytes(size_class::bytes(slot.class()), key.len()))?;
-    let header = judge_plain(&view.sums, addr, &entry, key)?;
+    let len_bytes = first_read_bytes(size_class::bytes(slot.class()), key.len());
+    let entry = read(connection, io, own, addr, len_bytes)?;
+    let header = judge_plain(&view.sums, addr, entry, key)?;
     if io.expired(header.expiry_s) != Expired::No {
         return None;
     }
-    shard.add(Counter::Gets, 1);
-    shard.add(Counter::OneSidedHits, 1);
-    let value = value(&entry, &header);
-    // For the next GET of this thread, sooner than the pool could find one.
-    if entry.capacity_bytes() <= LANDING_MAX_BYTES {
-        *landing = entry;
+    let value = value(entry, &header);
+    if entry.capacity_bytes() > LANDING_MAX_BYTES {
+        own.landing = Buffer::default();
     }
+    own.shard.add(Counter::Gets, 1);
+    own.shard.add(Counter::OneSidedHits, 1);
     own.end_sample(Some(hash));
     Some(value)
+}
+
+/// READs up to `len_bytes` at `addr` to where this thread READs everything.
+fn read<'o>(
+    connection: &Arc<Connection>,
+    io: &Io<'_>,
+    own: &'o mut Own,
+    addr: LogAddr,
+    len_bytes: usize,
+) -> Option<&'o Buffer> {
+    let (remote, len_bytes) = clamp(addr, len_bytes, io.regions.len_bytes(addr.region()))?;
+    let Own { shard, landing, .. } = own;
+    if landing.capacity_bytes() < len_bytes {
+        *landing = connection.shared().pool.get(len_bytes.max(LANDING_BYTES));
+    }
+    landing.set_len(len_bytes);
+    shard.add(Counter::RoundTrips, 1);
+    shard.add(Counter::Reads, 1);
+    shard.add(Counter::ReadBytes, len_bytes as u64);
+    connection.read_blocking(remote, landing).then_some(landing)
 }
 
 /// A copy: the buffer is memory that a device knows, which is scarce.

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -83,7 +83,8 @@ impl Chunk {
         let at = self.carved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).ok()?;
         // SAFETY: B3: `at + len_bytes` is inside the mapping, as `end` checked.
         let start = unsafe { self.base.add(at) }.cast();
-        let place = Place { start, words: len_bytes / 8, chunk: Arc::clone(self) };
+        let (words, chunk, key) = (len_bytes / 8, Arc::clone(self), AtomicU64::new(0));
+        let place = Place { start, words, chunk, key };
         Some(Block { place: Box::new(place) })
     }
 
@@ -151,6 +152,9 @@ struct Place {
     start: NonNull<u64>,
     words: usize,
     chunk: Arc<Chunk>,
+    /// The domain that asked last, and what it knows the chunk as: the chunk's registrations say
+    /// the same, in more steps, and live as long. 0 = nobody has asked.
+    key: AtomicU64,
 }
 
 // SAFETY: B1 and B2: its block owns the bytes, as a `Box<[u64]>` would, and keeps the mapping.
@@ -182,6 +186,18 @@ impl Block {
     #[inline]
     pub(crate) fn addr(&self) -> u64 {
         self.place.start.as_ptr().expose_provenance() as u64
+    }
+
+    /// What the domain of this number, which is not 0, knows it as, if that asked last.
+    #[inline]
+    pub(crate) fn known_key(&self, domain: u32) -> Option<u32> {
+        let known = self.place.key.load(Ordering::Relaxed);
+        (known >> 32 == u64::from(domain)).then_some(known as u32)
+    }
+
+    /// Keeps what a domain knows it as: a key of the chunk's registration.
+    pub(crate) fn keep_key(&self, domain: u32, key: u32) {
+        self.place.key.store(u64::from(domain) << 32 | u64::from(key), Ordering::Relaxed);
     }
 
     #[inline]

@@ -278,7 +278,7 @@ impl Endpoint for Handle {
     }
 
     #[inline]
-    fn read_polled(&self, id: u64, at: RemoteAddr, into: Buffer, spin: Duration) -> Polled {
+    fn read_polled(&self, id: u64, at: RemoteAddr, into: &mut Buffer, spin: Duration) -> Polled {
         self.0.read_polled(id, at, into, spin)
     }
 

@@ -1,5 +1,6 @@
 //! Polling and waiting: from the device's completions to those of users.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -155,17 +156,18 @@ impl Core {
     /// Gives completions to those they belong to, and does what they make necessary.
     fn sort(
         &self,
-        wcs: impl IntoIterator<Item = Wc>,
+        wcs: impl IntoIterator<Item = impl Borrow<Wc>>,
         bare: &mut Vec<usize>,
         ended: &mut Vec<u32>,
         sink: &mut Sink<'_>,
     ) {
         let table = self.table.read();
         for wc in wcs {
-            if Srq::is_of(&wc) {
-                self.received(&table, &wc, bare, sink);
-            } else if let Some(link) = table.get(tag_of(&wc))
-                && link.complete(&wc, sink)
+            let wc = wc.borrow();
+            if Srq::is_of(wc) {
+                self.received(&table, wc, bare, sink);
+            } else if let Some(link) = table.get(tag_of(wc))
+                && link.complete(wc, sink)
             {
                 ended.push(link.tag);
             }
@@ -178,7 +180,7 @@ impl Core {
     }
 
     /// Takes one completion that somebody polled for himself, for whoever polls next.
-    pub(super) fn take_one(&self, poller: &mut Poller, wc: Wc) {
+    pub(super) fn take_one(&self, poller: &mut Poller, wc: &Wc) {
         let Poller { ready, bare, ended, .. } = poller;
         let mut sink = Sink { out: &mut Vec::new(), until: 0, ready };
         self.sort([wc], bare, ended, &mut sink);

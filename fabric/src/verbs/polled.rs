@@ -1,12 +1,15 @@
 //! One READ by a thread that waits for it: the thread posts it, polls the device's queue, and meets
 //! its own completion there. Whatever else it meets is left to whoever polls next, and so is the
 //! READ if it takes longer.
+//!
+//! Beside a fast network every instruction here counts: the buffer is moved into the queue and
+//! back, nothing else, and where the READ is all that is in flight nothing is sorted.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::endpoint::{Link, OPEN};
-use super::ffi::flight::{Entry, Kind, Verb};
+use super::ffi::cq::Wc;
 use super::poll::{Poller, Sink, tag_of};
 use super::post::Seen;
 use super::regions::Use;
@@ -18,83 +21,105 @@ use crate::work::RemoteAddr;
 const LOOKS_PER_TIME: u32 = 16;
 
 impl Link {
+    #[inline]
     pub(super) fn read_polled(
         &self,
         id: u64,
         at: RemoteAddr,
-        into: Buffer,
+        into: &mut Buffer,
         spin: Duration,
     ) -> Polled {
         // Who polls, or has left something for who polls next, must not have to wait for this.
-        let Some(mut poller) = self.core.poller.try_lock() else { return Polled::NotPosted(into) };
-        if !poller.ready.is_empty() {
-            return Polled::NotPosted(into);
+        let Some(mut poller) = self.core.poller.try_lock() else { return Polled::NotPosted };
+        if !poller.ready.is_empty() || !self.post_read(id, at, into) {
+            return Polled::NotPosted;
         }
-        if let Err(into) = self.post_read(id, at, into) {
-            return Polled::NotPosted(into);
+        let mut wc = Wc::none();
+        if !self.poll_for_one(spin, &mut wc) {
+            return Polled::Posted;
         }
-        let read = self.poll_for(id, spin, &mut poller);
+        if tag_of(&wc) == self.tag {
+            let mut tx = self.tx.lock();
+            if let Some(buffer) = tx.queue.take_alone(&wc, id) {
+                drop(tx);
+                self.core.freed(1);
+                buffer.put_into(into);
+                return Polled::Read;
+            }
+        }
+        let read = self.met(&wc, id, &mut poller);
         let left = !poller.ready.is_empty();
         drop(poller);
         if left {
             self.core.look();
         }
-        read.map_or(Polled::Posted, Polled::Read)
+        match read {
+            Some(buffer) => {
+                buffer.put_into(into);
+                Polled::Read
+            }
+            None => Polled::Posted,
+        }
     }
 
-    /// Posts a READ, unless anything is in its way.
-    fn post_read(&self, id: u64, at: RemoteAddr, into: Buffer) -> Result<(), Buffer> {
+    /// Posts a READ, unless anything is in its way; whether it did.
+    #[inline]
+    fn post_read(&self, id: u64, at: RemoteAddr, into: &mut Buffer) -> bool {
         let core = &self.core;
         let len_bytes = into.len();
-        let lkey = match core.lkey(&into) {
-            Ok(lkey) if len_bytes <= core.transfer_bytes => lkey,
-            _ => return Err(into),
-        };
+        let Ok(lkey) = core.lkey(into) else { return false };
         let mut tx = self.tx.lock();
-        let is_open = self.state.load(Ordering::Acquire) == OPEN;
-        let Ok(target) = tx.regions.target(at, len_bytes, Use::Read) else { return Err(into) };
-        if !is_open || tx.queue.len() >= core.limits.send_depth || !core.take(tx.queue.len(), 1) {
-            return Err(into);
+        let Ok(target) = tx.regions.target(at, len_bytes, Use::Read) else { return false };
+        let in_flight = tx.queue.len();
+        if len_bytes > core.transfer_bytes
+            || self.state.load(Ordering::Acquire) != OPEN
+            || in_flight >= core.limits.send_depth
+            || !core.take(in_flight, 1)
+        {
+            return false;
         }
-        let entry = Entry { id, signaled: true, kind: Kind::Read(at.region), buffer: Some(into) };
-        if let Err(error) = tx.queue.post_alone(entry, lkey, Verb::Read(target)) {
+        if let Err(error) = tx.queue.post_read(id, at.region, into, lkey, target) {
             self.end_locked(&mut tx, error.to_string(), true);
         }
-        Ok(())
+        true
     }
 
-    /// Polls until that READ is done, something else is, or the time is over.
-    fn poll_for(&self, id: u64, spin: Duration, poller: &mut Poller) -> Option<Buffer> {
-        let core = &*self.core;
+    /// Takes the next completion, whosever it is; whether one came in time.
+    #[inline]
+    fn poll_for_one(&self, spin: Duration, wc: &mut Wc) -> bool {
         let (mut looks, mut since) = (0_u32, None);
         loop {
-            let mut taken = None;
-            // An error is found again, and told, by who polls next.
-            core.cq.poll(1, |wc| taken = Some(wc)).ok()?;
-            match taken {
-                Some(wc) if tag_of(&wc) == self.tag => {
-                    let mut seen = Seen::wanting(id);
-                    let none = &mut Vec::new();
-                    if self.complete_seeing(&wc, &mut Sink::later(none, poller), &mut seen) {
-                        poller.ended.push(self.tag);
-                        core.forget(&mut poller.ended);
-                    }
-                    return seen.buffer;
-                }
-                Some(wc) => {
-                    core.take_one(poller, wc);
-                    return None;
-                }
-                None => {}
+            match self.core.cq.poll_one(wc) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                // It is found again, and told, by who polls next.
+                Err(_) => return false,
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS_PER_TIME) {
                 let now = Instant::now();
                 if now - *since.get_or_insert(now) >= spin {
-                    return None;
+                    return false;
                 }
             }
             std::hint::spin_loop();
         }
+    }
+
+    /// Does what a completion asks for that is not simply that of the READ `id`; the READ's buffer
+    /// if it stands for that too.
+    #[cold]
+    fn met(&self, wc: &Wc, id: u64, poller: &mut Poller) -> Option<Buffer> {
+        if tag_of(wc) != self.tag {
+            self.core.take_one(poller, wc);
+            return None;
+        }
+        let mut seen = Seen::wanting(id);
+        let none = &mut Vec::new();
+        if self.complete_seeing(wc, &mut Sink::later(none, poller), &mut seen) {
+            poller.ended.push(self.tag);
+            self.core.forget(&mut poller.ended);
+        }
+        seen.buffer
     }
 }

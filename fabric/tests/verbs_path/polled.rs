@@ -12,9 +12,9 @@ use crate::rig::{REGION_BYTES, Server, has_device, read, reads_well, take, talks
 
 const SPIN: Duration = Duration::from_millis(500);
 
-fn polled(peer: &Connected, id: u64, offset_bytes: u64, into: Buffer, spin: Duration) -> Polled {
+fn polled(peer: &Connected, id: u64, offset_bytes: u64, into: &mut Buffer) -> Polled {
     let at = RemoteAddr { region: RegionId(1), offset_bytes };
-    peer.endpoint.read_polled(id, at, into, spin)
+    peer.endpoint.read_polled(id, at, into, SPIN)
 }
 
 #[track_caller]
@@ -36,10 +36,10 @@ fn a_polled_read_brings_its_bytes_and_leaves_nothing_behind() {
     for id in 1..2_000 {
         let offset_bytes = id * 72 % (REGION_BYTES as u64 - 8192);
         let len_bytes = if id % 50 == 0 { 8192 } else { 192 };
-        match polled(&peer, id, offset_bytes, pool.get(len_bytes), SPIN) {
-            Polled::Read(buffer) => assert_bytes(&buffer, offset_bytes),
-            other => panic!("{id}: {other:?}"),
-        }
+        let mut into = pool.get(len_bytes);
+        assert_eq!(polled(&peer, id, offset_bytes, &mut into), Polled::Read, "{id}");
+        assert_eq!(into.len(), len_bytes);
+        assert_bytes(&into, offset_bytes);
     }
     assert_eq!(peer.cq.poll(&mut Vec::new(), 16), 0);
     reads_well(&peer, &pool, 50);
@@ -61,14 +61,16 @@ fn a_polled_read_that_meets_others_is_completed_through_the_queue() {
         let send = WorkRequest { id: 0, signaled: false, op: send };
         let mut chain = VecDeque::from([read(5, &pool, 1, 0, 64), send]);
         peer.endpoint.post(&mut chain).expect("posted");
-        let mut late = match polled(&peer, 9, round * 8, pool.get(64), SPIN) {
-            Polled::Read(buffer) => {
-                assert_bytes(&buffer, round * 8);
+        let mut into = pool.get(64);
+        let mut late = match polled(&peer, 9, round * 8, &mut into) {
+            Polled::Read => {
+                assert_bytes(&into, round * 8);
                 0
             }
             Polled::Posted => 1,
-            Polled::NotPosted(into) => panic!("nobody polls: {} bytes", into.len()),
+            Polled::NotPosted => panic!("nobody polls"),
         };
+        assert_eq!(into.len(), if late == 1 { 0 } else { 64 });
         through_the_queue += late;
         let mut others = 2;
         for completion in take(&peer, 2 + late) {
@@ -97,13 +99,12 @@ fn a_polled_read_outside_a_region_is_not_posted() {
     peer.endpoint.attach(RegionId(1), &[]).expect("offered");
     for (region, offset_bytes) in [(1, REGION_BYTES as u64 - 8), (2, 0), (9, 0)] {
         let at = RemoteAddr { region: RegionId(region), offset_bytes };
-        match peer.endpoint.read_polled(1, at, pool.get(64), SPIN) {
-            Polled::NotPosted(into) => assert_eq!(into.len(), 64),
-            other => panic!("{other:?}"),
-        }
+        let mut into = pool.get(64);
+        let refused = peer.endpoint.read_polled(1, at, &mut into, SPIN);
+        assert_eq!((refused, into.len()), (Polled::NotPosted, 64));
     }
     reads_well(&peer, &pool, 50);
     peer.endpoint.close();
-    let refused = polled(&peer, 2, 0, pool.get(64), SPIN);
-    assert!(matches!(refused, Polled::NotPosted(_)), "{refused:?}");
+    let mut into = pool.get(64);
+    assert_eq!((polled(&peer, 2, 0, &mut into), into.len()), (Polled::NotPosted, 64));
 }

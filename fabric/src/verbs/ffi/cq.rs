@@ -13,11 +13,15 @@ use super::sys;
 pub(crate) struct Wc(sys::ibv_wc);
 
 impl Wc {
+    /// Room for one.
+    pub(crate) fn none() -> Self {
+        // SAFETY: it is plain data, for which zero is a value.
+        Self(unsafe { std::mem::zeroed() })
+    }
+
     #[cfg(test)]
     pub(super) fn made_up(wr_id: u64, status: u32) -> Self {
-        // SAFETY: it is plain data, for which zero is a value.
-        let zero: sys::ibv_wc = unsafe { std::mem::zeroed() };
-        Self(sys::ibv_wc { wr_id, status, ..zero })
+        Self(sys::ibv_wc { wr_id, status, ..Self::none().0 })
     }
 
     /// What the poster chose.
@@ -121,6 +125,20 @@ impl Cq {
             each(Wc(unsafe { wc.assume_init() }));
         }
         Ok(count)
+    }
+
+    /// Takes out one completion, if there is one; whether there was.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    #[inline]
+    pub(crate) fn poll_one(&self, into: &mut Wc) -> Result<bool, VerbsError> {
+        // SAFETY: the queue exists until drop, and there is room for one.
+        match unsafe { sys::poll_cq(self.as_ptr(), 1, &raw mut into.0) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            code => Err(VerbsError::code("ibv_poll_cq", code)),
+        }
     }
 
     /// Makes the next completion ring the channel. What came before does not: poll once more

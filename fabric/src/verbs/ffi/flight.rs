@@ -15,6 +15,8 @@ use crate::buffer::Buffer;
 use crate::mem::AccessError;
 use crate::work::RegionId;
 
+mod alone;
+
 /// A place in a peer's memory, as its device knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
@@ -81,6 +83,8 @@ pub(crate) struct SendQueue {
     /// Staged and not posted: requests, with the element of each.
     requests: Vec<sys::ibv_send_wr>,
     elements: Vec<sys::ibv_sge>,
+    /// The next READ that is posted alone.
+    read: sys::ibv_send_wr,
     /// Posted since the last that the device was told to signal.
     quiet: usize,
     /// At least one of so many is signalled.
@@ -93,7 +97,7 @@ pub(crate) struct SendQueue {
     broken: bool,
 }
 
-// SAFETY: the pointers in `requests` are only valid, and only used, within one call.
+// SAFETY: the pointers in `requests` and `read` are only valid, and only used, within one call.
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
@@ -111,6 +115,7 @@ impl SendQueue {
             first: 0,
             requests: Vec::new(),
             elements: Vec::new(),
+            read: alone::template(),
             quiet: 0,
             interval: interval.max(1),
             failed: false,
@@ -241,57 +246,11 @@ impl SendQueue {
         }
         // SAFETY: the list is linked through `requests` and `elements`, which nobody touches
         // before the call returns; the ring owns the buffers.
-        let given = unsafe { self.give(first) };
+        let given = unsafe { give(self.qp.as_ref(), first) };
         self.requests.clear();
         self.elements.clear();
+        self.broken |= given.is_err();
         given
-    }
-
-    /// Gives one request of its own to the device, signalled: as [`Self::stage`] and
-    /// [`Self::commit`], with fewer steps. The verb is about the buffer's whole length. What is
-    /// staged must have been committed.
-    ///
-    /// # Errors
-    /// As [`Self::commit`].
-    pub(crate) fn post_alone(
-        &mut self,
-        entry: Entry,
-        lkey: u32,
-        verb: Verb,
-    ) -> Result<(), VerbsError> {
-        debug_assert!(self.requests.is_empty(), "commit first");
-        let (addr, length) = match &entry.buffer {
-            Some(buffer) => (buffer.addr(), buffer.len() as u32),
-            None => (0, 0),
-        };
-        let mut element = sys::ibv_sge { addr, length, lkey };
-        let mut request = self.request(verb, length, self.ring.len());
-        request.send_flags |= sys::IBV_SEND_SIGNALED;
-        request.sg_list = &raw mut element;
-        self.quiet = 0;
-        self.ring.push_back(entry);
-        // SAFETY: request and element live until the call returns; the ring owns the buffer.
-        unsafe { self.give(&raw mut request) }
-    }
-
-    /// Gives a list of requests to the device.
-    ///
-    /// # Safety
-    /// The list must be valid, and what it points at be owned by the ring: until the completion,
-    /// or the queue pair's end.
-    #[inline]
-    unsafe fn give(&mut self, first: *mut sys::ibv_send_wr) -> Result<(), VerbsError> {
-        let mut bad: *mut sys::ibv_send_wr = std::ptr::null_mut();
-        let code = match &self.qp {
-            // SAFETY: the queue pair is valid, and the rest as the caller says.
-            Some(qp) => unsafe { sys::post_send(qp.as_ptr(), first, &raw mut bad) },
-            None => rustix::io::Errno::NOTCONN.raw_os_error(),
-        };
-        if code == 0 {
-            return Ok(());
-        }
-        self.broken = true;
-        Err(VerbsError::code("ibv_post_send", code))
     }
 
     /// Adds a request that the device is not given; it fails when all before it have completed.
@@ -386,6 +345,22 @@ impl SendQueue {
     }
 }
 
+/// Gives a list of requests to the device.
+///
+/// # Safety
+/// The list must be valid, and what it points at be owned by the queue pair's ring: until the
+/// completion, or the queue pair's end.
+#[inline]
+unsafe fn give(qp: Option<&Qp>, first: *mut sys::ibv_send_wr) -> Result<(), VerbsError> {
+    let mut bad: *mut sys::ibv_send_wr = std::ptr::null_mut();
+    let code = match qp {
+        // SAFETY: the queue pair is valid, and the rest as the caller says.
+        Some(qp) => unsafe { sys::post_send(qp.as_ptr(), first, &raw mut bad) },
+        None => rustix::io::Errno::NOTCONN.raw_os_error(),
+    };
+    if code == 0 { Ok(()) } else { Err(VerbsError::code("ibv_post_send", code)) }
+}
+
 fn first_failure(status: u32) -> Fate {
     if status == sys::IBV_WC_WR_FLUSH_ERR { Fate::Flushed } else { Fate::Failed(status) }
 }
@@ -414,14 +389,14 @@ mod tests {
     const AT: Target = Target { addr: 1 << 20, rkey: 1 };
 
     /// Without a device: what is committed is lost, and completions are made up.
-    struct Flight {
-        queue: SendQueue,
-        pool: BufferPool,
-        seen: Vec<(u64, Fate)>,
+    pub(super) struct Flight {
+        pub(super) queue: SendQueue,
+        pub(super) pool: BufferPool,
+        pub(super) seen: Vec<(u64, Fate)>,
     }
 
     impl Flight {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let queue = SendQueue::with(None, 0x1234, 4);
             Self { queue, pool: BufferPool::new(), seen: vec![] }
         }
@@ -430,14 +405,14 @@ mod tests {
             Entry { id, signaled: true, kind, buffer: Some(self.pool.get(128)) }
         }
 
-        fn stage(&mut self, id: u64, pieces: usize) {
+        pub(super) fn stage(&mut self, id: u64, pieces: usize) {
             let entry = self.entry(id, Kind::Read(RegionId(1)));
             let pieces = (0..pieces).map(|n| (Verb::Read(AT), n * 8..n * 8 + 8));
             self.queue.stage(entry, 5, pieces).expect("inside");
             assert!(self.queue.commit().is_err(), "there is no queue pair");
         }
 
-        fn complete(&mut self, number: u32, status: u32) {
+        pub(super) fn complete(&mut self, number: u32, status: u32) {
             let wc = Wc::made_up(0x1234 << 32 | u64::from(number), status);
             self.queue.complete(&wc, |entry, fate| self.seen.push((entry.id, fate)));
         }

@@ -24,7 +24,17 @@ struct Writable(Mr<()>);
 /// When it cannot be registered: most often the limit on locked memory.
 #[inline]
 pub(crate) fn lkey(pd: &Arc<Pd>, buffer: &Buffer) -> Result<u32, VerbsError> {
-    Ok(ours(pd, buffer)?.map_or(0, |ours| ours.0.lkey()))
+    match buffer.known_key(pd.number()) {
+        Some(key) => Ok(key),
+        None => lkey_at_first(pd, buffer),
+    }
+}
+
+#[inline(never)]
+fn lkey_at_first(pd: &Arc<Pd>, buffer: &Buffer) -> Result<u32, VerbsError> {
+    let key = ours(pd, buffer)?.map_or(0, |ours| ours.0.lkey());
+    buffer.keep_key(pd.number(), key);
+    Ok(key)
 }
 
 /// What peers name the first byte of a lendable buffer by; `None` for another one.

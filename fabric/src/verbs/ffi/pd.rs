@@ -2,15 +2,18 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::device::Device;
 use super::error::VerbsError;
 use super::sys;
 
+static DOMAINS: AtomicU32 = AtomicU32::new(0);
+
 /// A protection domain: queue pairs reach only memory that is registered in theirs.
 pub(crate) struct Pd {
     raw: NonNull<sys::ibv_pd>,
+    number: u32,
     device: Arc<Device>,
 }
 
@@ -28,7 +31,9 @@ impl Pd {
         // SAFETY: the context is open.
         let raw = unsafe { device.libs.ib.ibv_alloc_pd(device.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_alloc_pd"))?;
-        Ok(Arc::new(Self { raw, device: Arc::clone(device) }))
+        // From 1 on.
+        let number = DOMAINS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        Ok(Arc::new(Self { raw, number, device: Arc::clone(device) }))
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
@@ -42,6 +47,12 @@ impl Pd {
     /// A number that no other living domain of this process has; registrations keep theirs alive.
     pub(crate) fn key(&self) -> usize {
         self.raw.addr().get()
+    }
+
+    /// A number that no other domain of this process ever had.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 }
 
