@@ -117,8 +117,8 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// A READ of the whole length of `into` for a thread that waits itself: posted alone and polled
     /// for by this thread, `spin` long at most, without the detour through the completion queue's
     /// users. The buffer comes back in `into` when it is done; until then it belongs to the READ,
-    /// and `into` is a default one. `id` is that of no other request in flight: if it does not come in that time, or
-    /// something else comes before it, its completion arrives as any other's.
+    /// and `into` is a default one. `id` is that of no other request in flight: if it does not come
+    /// in that time, or something else comes before it, its completion arrives as any other's.
     ///
     /// The caller sees to it that nobody polls the completion queue meanwhile who would not know
     /// that id.
