@@ -180,16 +180,13 @@ impl Table {
     /// The first look, once for each type of keys: the length of a key is part of some.
     #[inline(never)]
     fn get_now(&self, key: &impl AsRef<[u8]>) -> Option<Value> {
-        read::get_now(&self.inner.handle, key)
+        read::get_waiting(&self.inner.handle, key)
     }
 
     /// [`Self::get`] after the first look.
     #[inline(never)]
     fn get_slowly(&self, key: &[u8]) -> Result<Option<Value>, Error> {
-        match read::get_posted(&self.inner.handle, key) {
-            Some(value) => Ok(Some(value)),
-            None => self.run(read::get_slowly(&self.inner.handle, key, true)),
-        }
+        self.run(read::get_slowly(&self.inner.handle, key, true))
     }
 
     /// As [`crate::Table::get_into`].

@@ -32,6 +32,7 @@ use io::Io;
 use lookup::Outcome;
 use target::{Lent, Target};
 
+use onesided_fabric::Loads;
 use onesided_protocol::hash::KeyHash;
 
 use crate::accesses::Sample;
@@ -63,14 +64,29 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
 /// keys, so that what is inside has one caller: then it is inlined, and knows the key's length.
 #[inline(always)]
 pub(crate) fn get_now<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> Option<Value> {
-    table.with_now(|open, own| {
-        let io = open.io();
-        let loads = io.connection.loads()?;
-        if own.sampler.is_due() {
-            return get_sampled(open, own, key.as_ref());
-        }
-        fast::get_now(loads, &io, &open.view, own, key.as_ref())
+    table.with_now(|open, own| get_by_loads(open, open.connection.loads()?, own, key))
+}
+
+/// As [`get_now`], for a thread that waits itself: also where a READ is a round trip.
+#[inline(always)]
+pub(crate) fn get_waiting<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> Option<Value> {
+    table.with_now(|open, own| match open.connection.loads() {
+        Some(loads) => get_by_loads(open, loads, own, key),
+        None => posted::get(&open.connection, &open.io(), &open.view, own, key.as_ref()),
     })
+}
+
+#[inline(always)]
+fn get_by_loads<K: AsRef<[u8]> + ?Sized>(
+    open: &OpenTable,
+    loads: &Loads,
+    own: &mut Own,
+    key: &K,
+) -> Option<Value> {
+    if own.sampler.is_due() {
+        return get_sampled(open, own, key.as_ref());
+    }
+    fast::get_now(loads, &open.io(), &open.view, own, key.as_ref())
 }
 
 /// As [`get_now`], for one GET in some. What is not decided is sampled until it is.
@@ -92,12 +108,6 @@ impl Own {
             self.sampler.end(&sample, &self.shard, found);
         }
     }
-}
-
-/// The value of `key`, for a thread that waits itself, where one READ decides and is no load.
-#[inline(never)]
-pub(crate) fn get_posted(table: &TableHandle, key: &[u8]) -> Option<Value> {
-    table.with_now(|open, own| posted::get(&open.connection, &open.io(), &open.view, own, key))
 }
 
 /// As [`get`], into the caller's buffer; `None` leaves it empty.
@@ -168,14 +178,14 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(table: &TableHandle, keys: &[K]) -> O
 /// Values in the order of their keys, and how many of them are not decided.
 pub(crate) type ManyNow = (Vec<Option<Value>>, usize);
 
-/// [`get`] after the first look, and after [`get_posted`] if that was tried.
+/// [`get`] after the first look, which was [`get_waiting`] or not.
 pub(crate) async fn get_slowly(
     table: &TableHandle,
     key: &[u8],
-    posted: bool,
+    waited: bool,
 ) -> Result<Option<Value>, Error> {
     table.count(Counter::Gets, 1);
-    let sample = take_sample(table, posted);
+    let sample = take_sample(table, waited);
     let (value, how) = decide_value(table, key).await?;
     if let Some(sample) = sample {
         let _told = table.with_now(|open, own| {
@@ -188,10 +198,10 @@ pub(crate) async fn get_slowly(
 }
 
 /// The sample that the first look has begun; where there was none it begins here.
-fn take_sample(table: &TableHandle, posted: bool) -> Option<Sample> {
+fn take_sample(table: &TableHandle, waited: bool) -> Option<Sample> {
     table.with_now(|open, own| {
         let connection = &open.connection;
-        let looked = connection.loads().is_some() || posted && connection.caps().one_sided;
+        let looked = connection.loads().is_some() || waited && connection.caps().one_sided;
         if !looked && own.sampler.is_due() {
             own.sampler.begin();
         }

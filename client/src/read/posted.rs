@@ -28,6 +28,7 @@ const LANDING_MAX_BYTES: usize = 4096;
 
 /// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
 /// `connection`.
+#[inline(never)]
 pub(super) fn get(
     connection: &Arc<Connection>,
     io: &Io<'_>,
