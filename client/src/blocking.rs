@@ -11,6 +11,7 @@ use crate::core::block_on;
 use crate::error::Error;
 use crate::link::Link;
 use crate::options::{ClientBuilder, PutOptions};
+use crate::range::KeyRange;
 use crate::read;
 use crate::registered::RegisteredBuffer;
 use crate::stats::Stats;
@@ -240,6 +241,42 @@ impl Table {
     /// As there.
     pub fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
         self.run(self.inner.keys())
+    }
+
+    /// As [`crate::Table::scan`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan(
+        &self,
+        from: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.run(self.inner.scan(from, limit))
+    }
+
+    /// As [`crate::Table::scan_prefix`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_prefix(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.run(self.inner.scan_prefix(prefix, limit))
+    }
+
+    /// As [`crate::Table::scan_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_range(
+        &self,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.run(self.inner.scan_range(range, limit))
     }
 
     /// As [`crate::Table::put`].

@@ -52,6 +52,8 @@ pub enum Counter {
     RpcIncrements,
     /// Touches.
     RpcTouches,
+    /// Pages of scans.
+    RpcScans,
     /// Pings.
     RpcPings,
     /// Requests sent again after a broken connection.
@@ -367,6 +369,8 @@ pub struct Stats {
     pub rpc_increments: u64,
     /// Touches.
     pub rpc_touches: u64,
+    /// Pages of scans.
+    pub rpc_scans: u64,
     /// Pings.
     pub rpc_pings: u64,
     /// Requests sent again after a broken connection.
@@ -422,6 +426,7 @@ impl Stats {
             rpc_writes_at: sum(Counter::RpcWritesAt),
             rpc_increments: sum(Counter::RpcIncrements),
             rpc_touches: sum(Counter::RpcTouches),
+            rpc_scans: sum(Counter::RpcScans),
             rpc_pings: sum(Counter::RpcPings),
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),

@@ -18,6 +18,7 @@ use crate::core::{Begun, Connection, Deadline, TimedOut};
 use crate::error::Error;
 use crate::link::Link;
 use crate::options::PutOptions;
+use crate::range::KeyRange;
 use crate::read;
 use crate::registered::RegisteredBuffer;
 use crate::retire::Retirement;
@@ -319,6 +320,50 @@ impl Table {
     /// [`Error::Fabric`] where there are none, and as [`Self::get`].
     pub async fn keys(&self) -> Result<Vec<Vec<u8>>, Error> {
         read::keys(&self.handle).await
+    }
+
+    /// Of an ordered table the first `limit` pairs of key and value from the key `from` on, in the
+    /// order of the keys' bytes. Fewer: there are no others. The server gives keys, page by page;
+    /// on a one-sided fabric its CPU takes no part in reading the values.
+    ///
+    /// A key that is there during the whole call is in the result, exactly once; one that comes
+    /// or goes meanwhile may be. Each value was current at some moment of the call, and all
+    /// together at none: others may write meanwhile. Pairs of one call are in memory together:
+    /// [`Self::scan_range`] goes on behind the last key. A scan is no use of its keys for tables
+    /// that evict.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] if the table is not ordered; as [`Self::get`].
+    pub async fn scan(
+        &self,
+        from: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.scan_range(&KeyRange::all().from(from), limit).await
+    }
+
+    /// As [`Self::scan`], the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    pub async fn scan_prefix(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        self.scan_range(&KeyRange::prefix(prefix), limit).await
+    }
+
+    /// As [`Self::scan`], the keys of a range.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    pub async fn scan_range(
+        &self,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Value)>, Error> {
+        read::scan(&self.handle, range, limit).await
     }
 
     /// Stores a value; returns its version.

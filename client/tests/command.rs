@@ -178,6 +178,34 @@ fn tables() {
 }
 
 #[test]
+fn scan() {
+    let bed = Bed::new();
+    bed.run(["scan"]).fails(2, "not ordered");
+    bed.run(["tables", "create", "o:ordered"]).prints(b"created o\n");
+    bed.run(["tables", "alter", "o:ttl=600"]).prints(b"altered o\n");
+    bed.run(["tables", "alter", "default:ordered"]).fails(2, "cannot be changed");
+    let list = bed.run(["tables", "list"]).text();
+    assert!(list.contains("ordered"), "{list}");
+    bed.run(["--table", "o", "scan"]).prints(b"");
+    let url = format!("onesided://{}", bed.server.addr());
+    let client = onesided::Client::builder().url(url).connect_blocking().expect("connected");
+    let table = client.table("o").expect("the table");
+    let pairs: Vec<_> = (0..250).map(|n| (format!("k{n:03}"), "v\t1")).collect();
+    table.put_many(&pairs).into_iter().for_each(|put| assert!(put.is_ok()));
+    table.put("a", "1").expect("stored");
+    bed.run(["--table", "o", "scan", "--limit", "2"]).prints(b"a\t1\nk000\tv\\t1\n");
+    bed.run(["--table", "o", "scan", "k248", "--keys"]).prints(b"k248\nk249\n");
+    let all = bed.run(["--table", "o", "scan", "--prefix", "k", "--keys", "--limit", "0"]).text();
+    assert!(all.lines().count() == 250 && all.lines().is_sorted(), "{all}");
+    let page = bed.run(["--table", "o", "scan", "k1", "--keys", "--limit", "150"]).text();
+    assert_eq!((page.lines().count(), page.lines().next()), (150, Some("k100")));
+    let json = bed.run(["--json", "--table", "o", "scan", "--limit", "1"]).json();
+    assert_eq!((&json["key"], &json["value"]), (&"a".into(), &"1".into()));
+    bed.run(["--json", "--table", "o", "scan", "--limit", "1", "--keys"])
+        .prints(b"{\"key\":\"a\"}\n");
+}
+
+#[test]
 fn mistakes_get_one_line_that_says_what_to_do() {
     let bed = Bed::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -37,6 +37,7 @@ fn plan() -> Plan {
         fillers_max: 0,
         relocate_percent: 0,
         clean_percent: 0,
+        ordered: false,
         weights: Weights::NONE,
     }
 }

@@ -12,7 +12,7 @@ use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 const OPTIONS: TableOptions =
-    TableOptions { default_ttl_s: 3_600, quota_bytes: 1 << 30, evict: true };
+    TableOptions { default_ttl_s: 3_600, quota_bytes: 1 << 30, evict: true, ordered: false };
 
 #[test]
 fn preamble() {
@@ -58,12 +58,12 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         (
             "create",
             ToServer::CreateTable { name: name(), options: OPTIONS },
-            "05 05000000 7573657273 100e0000 0000004000000000 01",
+            "05 05000000 7573657273 100e0000 0000004000000000 01 00",
         ),
         (
             "alter",
             ToServer::AlterTable { name: name(), options: OPTIONS },
-            "06 05000000 7573657273 100e0000 0000004000000000 01",
+            "06 05000000 7573657273 100e0000 0000004000000000 01 00",
         ),
         ("drop", ToServer::DropTable { name: name() }, "07 05000000 7573657273"),
         ("list", ToServer::ListTables, "08"),
@@ -212,13 +212,13 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
             "table",
             ToClient::Table(info),
             "04 11000000 02000000 efcdab8967452301 efbefecacefaedfe 0000810000140000
-             100e0000 0000004000000000 01",
+             100e0000 0000004000000000 01 00",
         ),
         (
             "tables",
             ToClient::Tables(vec![status]),
             "05 01000000
-             05000000 7573657273 11000000 100e0000 0000004000000000 01
+             05000000 7573657273 11000000 100e0000 0000004000000000 01 00
              0100000000000000 0200000000000000 0300000000000000 0400000000000000
              0500000000000000 0600000000000000 0700000000000000 0800000000000000
              0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000",

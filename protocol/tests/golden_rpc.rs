@@ -6,7 +6,7 @@ use common::{assert_hex, hex};
 use onesided_protocol::DecodeError;
 use onesided_protocol::codec::Reader;
 use onesided_protocol::rpc::{
-    Answer, ErrorCode, Expect, Found, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
+    Answer, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
 };
 
 const HEADER: &str = "
@@ -34,6 +34,16 @@ fn reads() -> Vec<(&'static str, Op<'static>, &'static str)> {
             "get with a landing",
             Op::Get { key: b"", landing: Some(Landing { offset_bytes: 4_096, len_bytes: 65_536 }) },
             "01 00000000 0010000000000000 00000100",
+        ),
+        (
+            "scan",
+            Op::Scan { from: b"", after: false, prefix_len: 0, limit: 1_024 },
+            "09 00000000 00 0000 0004",
+        ),
+        (
+            "scan behind a key with a prefix",
+            Op::Scan { from: b"abc", after: true, prefix_len: 2, limit: 7 },
+            "09 03000000 616263 01 0200 0700",
         ),
     ]
 }
@@ -119,7 +129,7 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
 
 #[test]
 fn every_request() {
-    let mut seen = [false; 9];
+    let mut seen = [false; 10];
     for (what, op, body) in requests() {
         // No wildcard: a new operation does not compile until it is here, and fails until it
         // has golden bytes.
@@ -133,6 +143,7 @@ fn every_request() {
             Op::Touch { .. } => 6,
             Op::Batch(_) => 7,
             Op::WriteAt { .. } => 8,
+            Op::Scan { .. } => 9,
         }] = true;
         let golden = format!("{HEADER}\n{body}");
         let mut bytes = vec![];
@@ -141,7 +152,7 @@ fn every_request() {
         assert_eq!(Request::decode(&hex(&golden)), Ok(request(op)), "{what}");
         assert_eq!(Request::peek_id(&bytes), 0x0102_0304_0506_0708);
     }
-    assert_eq!(seen, [true; 9]);
+    assert_eq!(seen, [true; 10]);
 }
 
 #[test]
@@ -189,13 +200,22 @@ fn answers() -> Vec<(&'static str, Result<Reply<'static>, RpcError>, &'static st
             Ok(Reply::Number { value: -1, version: 3 }),
             "06 ffffffffffffffff 0300000000000000",
         ),
+        ("no keys", Ok(Reply::Keys { keys: vec![], more: false }), "08 00 00000000"),
+        (
+            "keys",
+            Ok(Reply::Keys {
+                keys: vec![KeyAt { key: b"a", slot: 0x102 }, KeyAt { key: b"", slot: u64::MAX }],
+                more: true,
+            }),
+            "08 01 02000000 01000000 61 0201000000000000 00000000 ffffffffffffffff",
+        ),
         ("batch", Ok(batch), "07 03000000 03 00 0b00 02000000 6e6f 04 0100000000000000"),
     ]
 }
 
 #[test]
 fn every_answer() {
-    let mut seen = [false; 8];
+    let mut seen = [false; 9];
     for (what, result, body) in answers() {
         seen[match &result {
             Err(_) => 0,
@@ -206,6 +226,7 @@ fn every_answer() {
             Ok(Reply::Deleted) => 5,
             Ok(Reply::Number { .. }) => 6,
             Ok(Reply::Batch(_)) => 7,
+            Ok(Reply::Keys { .. }) => 8,
         }] = true;
         let golden = format!("0807060504030201 {body}");
         let answer = Answer { id: 0x0102_0304_0506_0708, result };
@@ -214,7 +235,7 @@ fn every_answer() {
         assert_hex(what, &bytes, &golden);
         assert_eq!(Answer::decode(&hex(&golden)), Ok(answer), "{what}");
     }
-    assert_eq!(seen, [true; 8]);
+    assert_eq!(seen, [true; 9]);
 }
 
 #[test]
@@ -260,7 +281,7 @@ fn every_error_code() {
 fn refused_requests() {
     let refused = [
         ("reserved word", "0000000000000000 0000000000000000 00000000 01000000 00"),
-        ("operation 9", "0000000000000000 0000000000000000 00000000 00000000 09"),
+        ("operation 10", "0000000000000000 0000000000000000 00000000 00000000 0a"),
         ("operation 255", "0000000000000000 0000000000000000 00000000 00000000 ff"),
     ];
     for (what, golden) in refused {
@@ -278,6 +299,11 @@ fn refused_requests() {
         ("ttl of the table with seconds", "06 01000000 6b 00 01000000"),
         ("ttl never with seconds", "06 01000000 6b 01 01000000"),
         ("landing of no room", "01 01000000 6b 0100000000000000 00000000"),
+        ("scan in a batch", "07 01000000 09 00000000 00 0000 0100"),
+        ("scan of no keys", "09 00000000 00 0000 0000"),
+        ("scan of 1,025 keys", "09 00000000 00 0000 0104"),
+        ("scan by more of a prefix than there is", "09 01000000 61 00 0200 0100"),
+        ("scan after 2", "09 00000000 02 0000 0100"),
         ("payload 2", "04 01000000 6b 02 00000000"),
         ("key beyond the end", "01 ffffffff"),
         ("key of 2^31", "01 00000080 6b"),
@@ -294,7 +320,10 @@ fn refused_requests() {
 #[test]
 fn refused_answers() {
     let bodies = [
-        ("reply 8", "08"),
+        ("reply 9", "09"),
+        ("keys in a batch", "07 01000000 08 00 00000000"),
+        ("1,025 keys", &format!("08 00 01040000 {}", "00".repeat(12 * 1_025))),
+        ("more keys 2", "08 02 00000000"),
         ("batch in a batch", "07 01000000 07 00000000"),
         ("batch of 1,025", &format!("07 01040000 {}", "01".repeat(1_025))),
         ("error text of 1,025", &format!("00 0100 01040000 {}", "20".repeat(1_025))),

@@ -7,7 +7,7 @@ use onesided_protocol::control::{
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{
-    Answer, ErrorCode, Expect, Found, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
+    Answer, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,7 +54,13 @@ impl Owned {
             4 => Op::Append { key, value: self.payload() },
             5 => Op::Increment { key, by: self.number as i64 },
             6 => Op::Touch { key, ttl: self.ttl },
-            _ => Op::WriteAt { key, offset_bytes: self.number, value: self.payload() },
+            7 => Op::WriteAt { key, offset_bytes: self.number, value: self.payload() },
+            _ => Op::Scan {
+                from: key,
+                after: self.number % 2 == 1,
+                prefix_len: (self.number >> 8) as u16 % (key.len() as u16 + 1),
+                limit: (self.number >> 32) as u16 % 1_024 + 1,
+            },
         }
     }
 
@@ -75,7 +81,11 @@ impl Owned {
             3 => Reply::Absent,
             4 => Reply::Done { version: self.number },
             5 => Reply::Deleted,
-            _ => Reply::Number { value: self.number as i64, version: !self.number },
+            6 => Reply::Number { value: self.number as i64, version: !self.number },
+            _ => Reply::Keys {
+                keys: [&self.key, &self.value].map(|key| KeyAt { key, slot: self.number }).to_vec(),
+                more: self.number % 2 == 1,
+            },
         })
     }
 }
@@ -91,7 +101,7 @@ fn an_owned() -> impl Strategy<Value = Owned> {
         prop_oneof![Just(Ttl::TableDefault), Just(Ttl::Never), any::<u32>().prop_map(Ttl::Seconds)];
     let landing = proptest::option::of((any::<u64>(), 1..=u32::MAX));
     let bytes = || vec(any::<u8>(), 0..60);
-    (0..8_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
+    (0..9_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
         |(kind, key, value, landing, expect, ttl, number)| Owned {
             kind,
             key,
@@ -105,10 +115,8 @@ fn an_owned() -> impl Strategy<Value = Owned> {
 }
 
 fn options() -> impl Strategy<Value = TableOptions> {
-    any::<(u32, u64, bool)>().prop_map(|(default_ttl_s, quota_bytes, evict)| TableOptions {
-        default_ttl_s,
-        quota_bytes,
-        evict,
+    any::<(u32, u64, bool, bool)>().prop_map(|(default_ttl_s, quota_bytes, evict, ordered)| {
+        TableOptions { default_ttl_s, quota_bytes, evict, ordered }
     })
 }
 
@@ -242,8 +250,10 @@ proptest! {
         id in any::<u64>(), sequence in any::<u64>(), table in any::<u32>(),
         ops in vec(an_owned(), 1..8), as_batch in any::<bool>(),
     ) {
+        // Scans are no part of a batch.
+        let parts = || ops.iter().map(Owned::op).filter(|op| !matches!(op, Op::Scan { .. }));
         let op = match as_batch {
-            true => Op::Batch(ops.iter().map(Owned::op).collect()),
+            true => Op::Batch(parts().collect()),
             false => ops[0].op(),
         };
         let request = Request { id, sequence, table, op };
@@ -255,8 +265,11 @@ proptest! {
 
     #[test]
     fn answers(id in any::<u64>(), all in vec(an_owned(), 1..8), as_batch in any::<bool>()) {
+        // Keys are no part of a batch.
+        let is_part = |reply: &Result<_, _>| !matches!(reply, Ok(Reply::Keys { .. }));
+        let replies = || all.iter().map(Owned::reply).filter(is_part);
         let result = match as_batch {
-            true => Ok(Reply::Batch(all.iter().map(Owned::reply).collect())),
+            true => Ok(Reply::Batch(replies().collect())),
             false => all[0].reply(),
         };
         let answer = Answer { id, result };

@@ -49,6 +49,29 @@ pub(crate) async fn get_many_posted<K: AsRef<[u8]>>(
     for (bucket, wanted) in read_all(io, missing).await? {
         slots[wanted.index] = keep(map, wanted.what, &bucket);
     }
+    entries(io, view, keys, &slots, values).await
+}
+
+/// Fills in the values that one doorbell decides at first sight, given where the entries were; the
+/// others are left to the lookup.
+pub(crate) async fn entries_posted<K: AsRef<[u8]>>(
+    io: &Io<'_>,
+    view: &TableView,
+    keys: &[K],
+    slots: &[Slot],
+    values: &mut [Option<Value>],
+) -> Result<(), Error> {
+    let slots: Vec<Option<Slot>> = slots.iter().copied().map(Some).collect();
+    entries(io, view, keys, &slots, values).await
+}
+
+async fn entries<K: AsRef<[u8]>>(
+    io: &Io<'_>,
+    view: &TableView,
+    keys: &[K],
+    slots: &[Option<Slot>],
+    values: &mut [Option<Value>],
+) -> Result<(), Error> {
     let entries = slots.iter().enumerate().filter_map(|(index, slot)| {
         let (slot, addr) = slot.and_then(|slot| Some((slot, slot.addr()?)))?;
         let len = first_read_bytes(size_class::bytes(slot.class()), keys[index].as_ref().len());

@@ -137,6 +137,33 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(
     counts(loads, own, hits, read_bytes).then_some((values, keys.len() - hits as usize))
 }
 
+/// The values of entries at known places that prove themselves at first sight.
+pub(crate) fn entries_now<K: AsRef<[u8]>>(
+    io: &Io<'_>,
+    view: &TableView,
+    keys: &[K],
+    slots: &[Slot],
+) -> Option<Vec<Option<Value>>> {
+    let loads = io.connection.loads()?;
+    let mut values = Vec::with_capacity(keys.len());
+    let (mut reads, mut read_bytes) = (0, 0);
+    for (keys, slots) in keys.chunks(GROUP).zip(slots.chunks(GROUP)) {
+        let mut targets = [None; GROUP];
+        for ((target, slot), key) in targets.iter_mut().zip(slots).zip(keys) {
+            *target = EntryRead::of(loads, *slot, key.as_ref());
+            if let Some(EntryRead { memory, addr, lines }) = *target {
+                memory.prefetch(addr.offset_bytes(), lines * LINE_BYTES);
+                reads += 1;
+                read_bytes += lines * LINE_BYTES;
+            }
+        }
+        let targets = targets.iter().zip(keys);
+        values.extend(targets.map(|(target, key)| entry_apart(io, view, (*target)?, key.as_ref())));
+    }
+    io.count(reads, read_bytes);
+    loads.is_open().then_some(values)
+}
+
 /// Where the bucket of this hash is.
 #[inline(always)]
 fn bucket_place<'a>(

@@ -7,6 +7,7 @@
 //! | `lookup` | every case, on any one-sided fabric |
 //! | `batch` | many keys: READs behind one doorbell |
 //! | `walk` | all keys |
+//! | `scan` | keys in order, from the server, and their values |
 //! | `bucket` | which slots match, and what proves that none does |
 //! | `view`, `cache`, `prefill` | the table's directory and the buckets cached under it |
 //! | `regions`, `io` | what may be READ, and how it is |
@@ -21,11 +22,13 @@ mod lookup;
 mod posted;
 mod prefill;
 mod regions;
+mod scan;
 mod target;
 mod view;
 mod walk;
 
 pub(crate) use cache::CacheBudget;
+pub(crate) use scan::{Page, scan};
 pub(crate) use view::TableView;
 
 use io::Io;

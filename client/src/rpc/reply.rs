@@ -1,9 +1,11 @@
 //! Replies become results.
 
+use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::rpc::{Found, Payload, Reply};
 
 use crate::core::Keep;
 use crate::error::Error;
+use crate::read::Page;
 use crate::value::{Value, Version};
 
 const WRONG_REPLY: Error = Error::BadAnswer("the reply does not belong to the operation");
@@ -46,6 +48,17 @@ pub(crate) fn touched(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<bool, Er
 pub(crate) fn number(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<i64, Error> {
     match reply {
         Reply::Number { value, .. } => Ok(value),
+        _ => Err(WRONG_REPLY),
+    }
+}
+
+pub(crate) fn page(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<Page, Error> {
+    match reply {
+        Reply::Keys { keys, more } => Ok(Page {
+            keys: keys.iter().map(|at| at.key.to_vec()).collect(),
+            slots: keys.iter().map(|at| Slot(at.slot)).collect(),
+            more,
+        }),
         _ => Err(WRONG_REPLY),
     }
 }

@@ -35,6 +35,7 @@ fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
         | Op::Delete { key, .. }
         | Op::Increment { key, .. }
         | Op::Touch { key, .. } => (key, 0),
+        Op::Scan { from, .. } => (from, 0),
         Op::Ping | Op::Batch(_) => (&[], 0),
     }
 }

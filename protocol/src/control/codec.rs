@@ -110,13 +110,15 @@ impl TableOptions {
         out.u32(self.default_ttl_s);
         out.u64(self.quota_bytes);
         out.u8(self.evict.into());
+        out.u8(self.ordered.into());
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let default_ttl_s = reader.u32("default ttl")?;
         let quota_bytes = reader.u64("quota")?;
         let evict = reader.bool("evict")?;
-        Ok(Self { default_ttl_s, quota_bytes, evict })
+        let ordered = reader.bool("ordered")?;
+        Ok(Self { default_ttl_s, quota_bytes, evict, ordered })
     }
 }
 

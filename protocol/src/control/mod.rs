@@ -311,6 +311,8 @@ pub struct TableOptions {
     /// When memory is full: whether entries may go to make room for others (`evict`), or what would
     /// make it fuller is refused (`noeviction`).
     pub evict: bool,
+    /// Whether the server keeps its keys in order, for scans. Fixed when the table is made.
+    pub ordered: bool,
 }
 
 /// What a client needs to read a table.

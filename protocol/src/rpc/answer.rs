@@ -3,7 +3,7 @@
 use super::error::RpcError;
 use super::request::Payload;
 use crate::codec::{DecodeError, Reader, Write};
-use crate::limits::BATCH_MAX;
+use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, SCAN_KEYS_MAX};
 
 /// An answer; a value points into the received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,8 +37,24 @@ pub enum Reply<'a> {
         /// Version.
         version: u64,
     },
+    /// To a scan: keys in order.
+    Keys {
+        /// The keys.
+        keys: Vec<KeyAt<'a>>,
+        /// Whether others may follow. If not, the last key of the range was reached.
+        more: bool,
+    },
     /// To a batch: one for each operation, in order.
     Batch(Vec<Result<Reply<'a>, RpcError>>),
+}
+
+/// A key that a scan found, and where its value was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyAt<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The slot that pointed at its entry (see [`crate::layout::slot::Slot`]).
+    pub slot: u64,
 }
 
 /// A value that was found.
@@ -62,6 +78,7 @@ const DONE: u8 = 4;
 const DELETED: u8 = 5;
 const NUMBER: u8 = 6;
 const BATCH: u8 = 7;
+const KEYS: u8 = 8;
 
 impl<'a> Answer<'a> {
     /// Appends the message.
@@ -112,6 +129,7 @@ fn decode_result<'a>(
         NUMBER => {
             Ok(Reply::Number { value: reader.i64("number")?, version: reader.u64("version")? })
         }
+        KEYS if batch_allowed => Ok(decode_keys(reader)?),
         BATCH if batch_allowed => {
             let count = reader.u32("batch count")?;
             if count as usize > BATCH_MAX {
@@ -126,6 +144,21 @@ fn decode_result<'a>(
         }
         kind => return Err(DecodeError::Unknown { field: "reply", value: u64::from(kind) }),
     })
+}
+
+fn decode_keys<'a>(reader: &mut Reader<'a>) -> Result<Reply<'a>, DecodeError> {
+    let more = reader.bool("more keys")?;
+    let count = reader.u32("key count")?;
+    if count as usize > SCAN_KEYS_MAX {
+        let len_bytes = u64::from(count);
+        return Err(DecodeError::TooLong { field: "keys", len_bytes, max_bytes: SCAN_KEYS_MAX });
+    }
+    let mut key_at = || {
+        let key = reader.bytes("key", KEY_MAX_BYTES)?;
+        Ok(KeyAt { key, slot: reader.u64("slot")? })
+    };
+    let keys = (0..count).map(|_| key_at()).collect::<Result<_, _>>()?;
+    Ok(Reply::Keys { keys, more })
 }
 
 impl Reply<'_> {
@@ -149,6 +182,15 @@ impl Reply<'_> {
                 out.u8(NUMBER);
                 out.i64(*value);
                 out.u64(*version);
+            }
+            Self::Keys { keys, more } => {
+                out.u8(KEYS);
+                out.u8((*more).into());
+                out.u32(keys.len() as u32);
+                for KeyAt { key, slot } in keys {
+                    out.bytes(key);
+                    out.u64(*slot);
+                }
             }
             Self::Batch(replies) => {
                 out.u8(BATCH);

@@ -1,7 +1,7 @@
 //! Requests.
 
 use crate::codec::{DecodeError, Reader, Write};
-use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, LENT_BUFFERS_MAX, VALUE_MAX_BYTES};
+use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, LENT_BUFFERS_MAX, SCAN_KEYS_MAX, VALUE_MAX_BYTES};
 
 /// A request; key and value point into the received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +79,19 @@ pub enum Op<'a> {
         /// How long from now.
         ttl: Ttl,
     },
-    /// Several of the others (no batch inside), one after the other, not atomic together.
+    /// The next keys of an ordered table, in the order of their bytes.
+    Scan {
+        /// Where to begin.
+        from: &'a [u8],
+        /// Whether behind `from`, not with it.
+        after: bool,
+        /// The keys begin with so many bytes as `from` does; at most its length.
+        prefix_len: u16,
+        /// At most so many, 1 to [`SCAN_KEYS_MAX`].
+        limit: u16,
+    },
+    /// Several of the others (neither a batch nor a scan inside), one after the other, not atomic
+    /// together.
     Batch(Vec<Op<'a>>),
 }
 
@@ -170,6 +182,7 @@ const INCREMENT: u8 = 5;
 const TOUCH: u8 = 6;
 const BATCH: u8 = 7;
 const WRITE_AT: u8 = 8;
+const SCAN: u8 = 9;
 
 impl<'a> Request<'a> {
     /// Appends the message.
@@ -213,7 +226,7 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         match self {
-            Self::Ping | Self::Get { .. } => false,
+            Self::Ping | Self::Get { .. } | Self::Scan { .. } => false,
             Self::Batch(ops) => ops.iter().any(Self::is_mutation),
             _ => true,
         }
@@ -264,6 +277,13 @@ impl<'a> Op<'a> {
                 out.bytes(key);
                 ttl.encode(out);
             }
+            Self::Scan { from, after, prefix_len, limit } => {
+                out.u8(SCAN);
+                out.bytes(from);
+                out.u8((*after).into());
+                out.u16(*prefix_len);
+                out.u16(*limit);
+            }
             Self::Batch(ops) => {
                 out.u8(BATCH);
                 out.u32(ops.len() as u32);
@@ -279,6 +299,9 @@ impl<'a> Op<'a> {
         }
         if kind == BATCH && batch_allowed {
             return Self::decode_batch(reader);
+        }
+        if kind == SCAN && batch_allowed {
+            return Self::decode_scan(reader);
         }
         if !matches!(kind, GET..=TOUCH | WRITE_AT) {
             return Err(DecodeError::Unknown { field: "operation", value: u64::from(kind) });
@@ -303,6 +326,21 @@ impl<'a> Op<'a> {
             INCREMENT => Self::Increment { key, by: reader.i64("by")? },
             _ => Self::Touch { key, ttl: Ttl::decode(reader)? },
         })
+    }
+
+    fn decode_scan(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let from = reader.bytes("scan from", KEY_MAX_BYTES)?;
+        let after = reader.bool("scan after")?;
+        let prefix_len = reader.u16("scan prefix")?;
+        let limit = reader.u16("scan limit")?;
+        let wrong = |field, value: u16| DecodeError::Unknown { field, value: value.into() };
+        if usize::from(prefix_len) > from.len() {
+            return Err(wrong("scan prefix", prefix_len));
+        }
+        if !(1..=SCAN_KEYS_MAX).contains(&usize::from(limit)) {
+            return Err(wrong("scan limit", limit));
+        }
+        Ok(Self::Scan { from, after, prefix_len, limit })
     }
 
     fn decode_batch(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {

@@ -9,7 +9,7 @@ use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 use super::size::{format_size, parse_size};
 use super::{DEFAULT_TENANT, suggest};
 
-const OPTIONS: [&str; 5] = ["ttl", "quota", "tenant", "evict", "noeviction"];
+const OPTIONS: [&str; 6] = ["ttl", "quota", "tenant", "evict", "noeviction", "ordered"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +48,10 @@ impl FromStr for TableSpec {
                 spec.options.evict = option == "evict";
                 continue;
             }
+            if option == "ordered" {
+                spec.options.ordered = true;
+                continue;
+            }
             let (key, value) = option.split_once('=').ok_or_else(|| {
                 format!("table `{name}`: `{option}` has no value; write option=value")
             })?;
@@ -75,12 +79,13 @@ impl FromStr for TableSpec {
 
 impl fmt::Display for TableSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict } = self.options;
+        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict, ordered } = self.options;
         let options = [
             (self.tenant != DEFAULT_TENANT).then(|| format!("tenant={}", self.tenant)),
             (ttl != 0).then(|| format!("ttl={ttl}")),
             (quota != 0).then(|| format!("quota={}", format_size(quota))),
             evict.then(|| "evict".to_owned()),
+            ordered.then(|| "ordered".to_owned()),
         ];
         f.write_str(&self.name)?;
         for (n, option) in options.iter().flatten().enumerate() {
@@ -102,6 +107,7 @@ mod tests {
             "b:quota=512MiB",
             "c:ttl=1,quota=7B",
             "d:tenant=blue,ttl=1,evict",
+            "e:ttl=1,evict,ordered",
         ] {
             assert_eq!(text.parse::<TableSpec>().map(|t| t.to_string()), Ok(text.to_owned()));
         }
@@ -122,6 +128,7 @@ mod tests {
         assert!(error("t:quota=1GB").contains("GiB"));
         assert!(error("t:ttl").contains("option=value"));
         assert!(error("t:evicts=1").contains("did you mean `evict`?"));
+        assert!(error("t:order=1").contains("did you mean `ordered`?"));
         assert!(error("").contains("name"));
         assert!(error(&"n".repeat(65)).contains("65 bytes"));
     }

@@ -22,6 +22,8 @@ pub(super) enum Use {
     Meta = 2,
     /// Belongs to the run that begins before it.
     RunTail = 3,
+    /// Not used: it stands for as much memory elsewhere ([`super::order`]).
+    Held = 4,
 }
 
 /// Server-private state of a block. Of a run all but `used_for` and `run` is in the first one's.
@@ -63,6 +65,7 @@ impl Block {
             used if used == Use::Free as u32 => Use::Free,
             used if used == Use::Meta as u32 => Use::Meta,
             used if used == Use::RunTail as u32 => Use::RunTail,
+            used if used == Use::Held as u32 => Use::Held,
             _ => Use::Log,
         }
     }

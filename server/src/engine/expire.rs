@@ -108,6 +108,7 @@ impl Table {
                 if self.is_expired(&header) {
                     publish::remove(at, base.plus((n * LINE_WORDS + i) * 8), Death::Expired);
                     state.count -= 1;
+                    self.forget(at, &header);
                     Log::release(pool, &self.account, addr, header.padded_bytes());
                 }
             }

@@ -300,7 +300,9 @@ impl Pool {
         region.blocks[index].set_run(part.end);
         let start_bytes = (index + part.start) * self.block_bytes;
         let len_bytes = part.len() * self.block_bytes;
-        self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
+        if use_ != Use::Held {
+            self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
+        }
         for i in part {
             free.numbers.remove(&self.number(addr.region(), index + i));
             region.blocks[index + i].occupy(i, use_, owner);
@@ -501,7 +503,7 @@ impl Pool {
         let mut totals = BlockTotals::default();
         self.each_block(|_, used, live| match used {
             Use::Free => totals.free += self.block_bytes as u64,
-            Use::Meta => totals.meta += self.block_bytes as u64,
+            Use::Meta | Use::Held => totals.meta += self.block_bytes as u64,
             Use::Log | Use::RunTail => {
                 totals.log += self.block_bytes as u64;
                 totals.live += live;

@@ -7,7 +7,8 @@
 //!
 //! Locks, in the order in which one thread may take them: the names of tables; the cleaner's
 //! work; the tables that it knows; one index segment, and the one that it is being split into;
-//! the directory of an index; a log; the metadata pieces; the free blocks; the budget.
+//! the directory of an index; a log, or what an ordered table's keys take; the metadata pieces;
+//! the free blocks; the budget.
 
 mod account;
 mod block;
@@ -25,6 +26,7 @@ mod index;
 mod log;
 mod memory;
 mod meta;
+mod order;
 mod publish;
 mod room;
 mod split;
@@ -51,6 +53,7 @@ pub use budget::Budget;
 pub use clean::{Cleaning, CleaningStatus};
 pub use epoch::Acknowledged;
 pub use index::IndexStatus;
+pub use order::ScanRange;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::clean::CleaningStatus;
 use super::log::Log;
+use super::order::Order;
 use super::table::Table;
 use super::{Budget, Engine};
 
@@ -27,8 +28,12 @@ pub struct MemoryStatus {
     pub log_dead_bytes: u64,
     /// Rests of the segments that are appended to.
     pub log_free_bytes: u64,
-    /// Blocks for index segments and directories.
+    /// Blocks for index segments and directories, and those that stand for the keys of ordered
+    /// tables.
     pub meta_bytes: u64,
+    /// What keeps the keys of ordered tables in order, about: beside the regions, and counted by
+    /// blocks that stay unused.
+    pub order_bytes: u64,
     /// Index segments and directories in use, quarantined ones included.
     pub index_bytes: u64,
     /// Those of dropped tables, until no session can look at them any more.
@@ -61,6 +66,7 @@ impl MemoryStatus {
             sum.log_dead_bytes += part.log_dead_bytes;
             sum.log_free_bytes += part.log_free_bytes;
             sum.meta_bytes += part.meta_bytes;
+            sum.order_bytes += part.order_bytes;
             sum.index_bytes += part.index_bytes;
             sum.quarantined_bytes += part.quarantined_bytes;
             sum.free_bytes += part.free_bytes - part.unmade_bytes;
@@ -88,6 +94,7 @@ impl Engine {
             tables.iter().flat_map(|table| [&table.log, &table.kept]).map(Log::rest_bytes).sum();
         let private_of = |table: &Arc<Table>| table.index.private_bytes() + table.heat.len_bytes();
         let private: usize = tables.iter().map(private_of).sum();
+        let order_of = |table: &Arc<Table>| table.order.as_ref().map_or(0, Order::used_bytes);
         let unmade_bytes = pool.unmade_bytes();
         MemoryStatus {
             limit_bytes: (region_bytes + unmade_bytes) as u64,
@@ -99,6 +106,7 @@ impl Engine {
             log_dead_bytes: totals.log.saturating_sub(totals.live + rest as u64),
             log_free_bytes: rest as u64,
             meta_bytes: totals.meta,
+            order_bytes: tables.iter().map(order_of).sum(),
             index_bytes: self.shared.meta.used_bytes() as u64,
             quarantined_bytes: self.shared.epochs.index_bytes() as u64,
             free_bytes: totals.free + unmade_bytes as u64,

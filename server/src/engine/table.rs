@@ -24,6 +24,7 @@ use super::expire::ExpiryRound;
 use super::heat::TableHeat;
 use super::index::{Index, Segment, SegmentState};
 use super::log::{Log, Putter};
+use super::order::Order;
 use super::publish::{self, Draft, Pending};
 use super::room::Need;
 use super::spot::Spot;
@@ -61,6 +62,8 @@ pub struct Table {
     pub(super) shared: Arc<Shared>,
     pub(super) account: Account,
     pub(super) index: Index,
+    /// Its keys in order, if it is an ordered table.
+    pub(super) order: Option<Order>,
     /// What is written.
     pub(super) log: Log,
     /// What the cleaner copies: it has lived long, and will longer than what is written now.
@@ -104,12 +107,12 @@ impl From<RpcError> for Refused {
 }
 
 /// A locked segment and what a look for a key in it found.
-struct Found<'a> {
+pub(super) struct Found<'a> {
     hash: KeyHash,
     segment: &'a Segment,
     state: MutexGuard<'a, SegmentState>,
-    base: Spot<'a>,
-    probe: Probe,
+    pub(super) base: Spot<'a>,
+    pub(super) probe: Probe,
 }
 
 impl Table {
@@ -134,6 +137,7 @@ impl Table {
             shared,
             account,
             index,
+            order: options.ordered.then(|| Order::new(id)),
             log: Log::of(Part::Fresh),
             kept: Log::of(Part::Kept),
             heat,
@@ -168,6 +172,7 @@ impl Table {
             default_ttl_s: self.default_ttl_s.load(Ordering::Relaxed),
             quota_bytes: self.account.quota_bytes.load(Ordering::Relaxed),
             evict: self.evicts(),
+            ordered: self.order.is_some(),
         }
     }
 
@@ -354,11 +359,19 @@ impl Table {
             .make_room(&self.shared, &self.account, segment, state, probe)
             .map_err(of_index)?;
         let Some(slot_bytes) = room else { return Ok(None) };
+        let place = match &self.order {
+            Some(order) => Some(order.reserve(&self.shared, &self.account, key)?),
+            None => None,
+        };
         header.version = self.new_version();
         let wanted = (header.padded_bytes(), Need::Grow);
         let fresh = self
             .append_entry(&self.log, Need::Grow, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
+        // Before anybody can read it: a scan that begins then must meet it.
+        if let Some(place) = place {
+            place.insert();
+        }
         fresh.pending.insert(base.plus(slot_bytes), hash.fingerprint());
         state.count += 1;
         self.heat.note(*hash);
@@ -425,7 +438,7 @@ impl Table {
         Err(RpcError::new(ErrorCode::TooLarge, text))
     }
 
-    fn find(&self, key: &[u8]) -> Result<Found<'_>, RpcError> {
+    pub(super) fn find(&self, key: &[u8]) -> Result<Found<'_>, RpcError> {
         let hash = KeyHash::of(self.index.hash_seed, key);
         let (segment, state) = self.index.lock(hash);
         // Set before the drop takes the locks one by one: whoever sees it false here is waited
@@ -453,7 +466,9 @@ impl Table {
 
     fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) {
         let slot = found.base.plus(hit.slot_bytes);
-        publish::remove(self.shared.pool.at(hit.addr), slot, reason);
+        let at = self.shared.pool.at(hit.addr);
+        publish::remove(at, slot, reason);
+        self.forget(at, &hit.header);
         found.probe.hit = None;
         found.state.count -= 1;
         self.release(hit.addr, &hit.header);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
-use onesided_protocol::layout::catalog::{TABLE_FLAG_EVICT, TableRecord};
+use onesided_protocol::layout::catalog::{TABLE_FLAG_EVICT, TABLE_FLAG_ORDERED, TableRecord};
 use onesided_protocol::layout::line::{BUCKET_WORDS, LINE_WORDS};
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::Death;
@@ -77,7 +77,7 @@ fn record_of(table: &Table) -> TableRecord {
     name[..table.name().len()].copy_from_slice(table.name().as_bytes());
     TableRecord {
         id: info.id.into(),
-        flags: if info.options.evict { TABLE_FLAG_EVICT } else { 0 }.into(),
+        flags: flags_of(info.options).into(),
         directory: info.directory.0.into(),
         hash_seed: info.hash_seed.into(),
         secret: info.secret.into(),
@@ -89,6 +89,11 @@ fn record_of(table: &Table) -> TableRecord {
         checksum: 0.into(),
     }
     .sealed()
+}
+
+fn flags_of(options: TableOptions) -> u32 {
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
+    flag(options.evict, TABLE_FLAG_EVICT) | flag(options.ordered, TABLE_FLAG_ORDERED)
 }
 
 fn check_name(name: &str) -> Result<(), RpcError> {
@@ -130,13 +135,20 @@ impl Engine {
         Ok(table.info())
     }
 
-    /// Sets all options of a table.
+    /// Sets all options of a table, but whether it is ordered.
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable`; `BadOption` if `ordered` is another one; nothing was changed.
     pub fn alter_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
         let tables = self.tables.lock();
         let table = tables.get(name)?;
+        if options.ordered != table.options().ordered {
+            let text = format!(
+                "whether a table is ordered cannot be changed: make another table than {name:?} \
+                 and copy its keys"
+            );
+            return Err(RpcError::new(ErrorCode::BadOption, text));
+        }
         table.set_options(options);
         self.shared.catalog.change_table(table.index.record, &record_of(table));
         Ok(table.info())
@@ -180,6 +192,9 @@ impl Engine {
         };
         self.shared.catalog.clear_table(table.index.record);
         table.end();
+        if let Some(order) = &table.order {
+            order.end(&table.shared, &table.account);
+        }
         let (id, record, pieces) = (table.id(), table.index.record, table.index.pieces());
         let memory = Memory::Table { id, record, pieces };
         self.shared.epochs.retire(memory, Some(holders), self.clock_ns());

@@ -7,8 +7,8 @@ use onesided_protocol::latency::{LATENCY_BUCKETS, bucket_of};
 use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
 
 /// Operations, by name.
-pub(crate) const VERBS: [&str; 9] =
-    ["ping", "get", "put", "delete", "append", "increment", "touch", "batch", "write_at"];
+pub(crate) const VERBS: [&str; 10] =
+    ["ping", "get", "put", "delete", "append", "increment", "touch", "batch", "write_at", "scan"];
 /// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
 pub(crate) const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
 
@@ -24,6 +24,7 @@ pub(crate) fn verb(op: &Op<'_>) -> usize {
         Op::Touch { .. } => 6,
         Op::Batch(_) => 7,
         Op::WriteAt { .. } => 8,
+        Op::Scan { .. } => 9,
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn found(stored: Stored, value: Payload<'_>) -> Found<'_> {
 }
 
 impl Call<'_> {
-    fn table(&self) -> Result<Arc<Table>, RpcError> {
+    pub(super) fn table(&self) -> Result<Arc<Table>, RpcError> {
         self.peer.session.tenant.engine.table(self.table).ok_or_else(|| {
             let text =
                 format!("there is no table with id {}: it was dropped; open it again", self.table);
@@ -77,8 +77,8 @@ impl Call<'_> {
                 Some(version) => Reply::Done { version },
                 None => Reply::Absent,
             },
-            Op::Batch(_) => {
-                let text = "a batch inside a batch: send them one after the other";
+            Op::Batch(_) | Op::Scan { .. } => {
+                let text = "a batch or a scan inside a batch: send them one after the other";
                 return Err(RpcError::new(ErrorCode::Malformed, text));
             }
         };

@@ -8,6 +8,7 @@
 //! | `fetch` | what must be READ before a request can be served, where a READ is a round trip |
 //! | `signal` | which requests ask for a completion |
 //! | `batch` | several operations in one request |
+//! | `scan` | keys of an ordered table |
 //! | `timing` | how long requests take |
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
 use onesided_protocol::DecodeError;
 use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
 
+use crate::engine::ScanRange;
 use crate::metrics::rpc::{RpcShard, verb};
 use crate::session::{Answers, Seen, Session};
 use crate::stats::Stats;
@@ -25,6 +27,7 @@ use crate::stats::Stats;
 mod batch;
 mod exec;
 mod fetch;
+mod scan;
 mod signal;
 mod timing;
 mod value;
@@ -240,6 +243,11 @@ impl Call<'_> {
         scratch.verb = Some(verb(&request.op));
         if let Op::Batch(ops) = &request.op {
             return self.answer_batch(id, &request.op, ops, scratch, out);
+        }
+        if let Op::Scan { from, after, prefix_len, limit } = request.op {
+            let range = ScanRange { from, after, prefix_len: prefix_len.into() };
+            self.answer_scan(id, &request.op, range, limit.into(), scratch);
+            return None;
         }
         let room = self.peer.caps.max_message_bytes.saturating_sub(value::ANSWER_OVERHEAD_BYTES);
         let Scratch { value, encoded, pool, landed_bytes, .. } = scratch;

@@ -72,7 +72,7 @@ fn list(session: &Session, detail: bool) -> Result<Outcome> {
         ];
         with_head(&head, tables.iter().map(detail_row))
     } else {
-        let head = ["table", "keys", "live", "log", "index", "ttl", "quota", "full"];
+        let head = ["table", "keys", "live", "log", "index", "ttl", "quota", "full", "scans"];
         with_head(&head, tables.iter().map(table_row))
     };
     output::line(&output::table(&rows))?;
@@ -111,6 +111,7 @@ fn table_json(table: &TableStatus) -> Json {
         "default_ttl_s": table.options.default_ttl_s,
         "quota_bytes": table.options.quota_bytes,
         "evict": table.options.evict,
+        "ordered": table.options.ordered,
         "dead_bytes": table.dead_bytes,
         "free_bytes": table.free_bytes,
         "written_bytes": table.written_bytes,
@@ -133,6 +134,7 @@ fn table_row(table: &TableStatus) -> Vec<String> {
         or_none(options.default_ttl_s.into(), format!("{} s", options.default_ttl_s)),
         or_none(options.quota_bytes, megabytes(options.quota_bytes)),
         if options.evict { "evict" } else { "noeviction" }.to_owned(),
+        if options.ordered { "ordered" } else { "-" }.to_owned(),
     ]
 }
 

@@ -18,6 +18,9 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
   onesided dump ./copy
   onesided tables create cache:ttl=60,quota=256MiB
   onesided --table cache put key value
+  onesided tables create people:ordered
+  onesided --table people put user:7 alice
+  onesided --table people scan --prefix user: --limit 10
   onesided --json stats
   onesided ping
   onesided --rdma never ping
@@ -55,7 +58,7 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "BYTES", default_value = "auto")]
     pub(crate) rdma_mtu: PathMtu,
 
-    /// The table that put, get, del, incr, load and dump work on.
+    /// The table that put, get, del, incr, scan, load and dump work on.
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]
     pub(crate) table: String,
 
@@ -104,6 +107,8 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// Write every key of the table to a file below a directory: the reverse of load.
     Dump(DumpArgs),
+    /// Print keys and values of an ordered table, in the order of the keys' bytes.
+    Scan(ScanArgs),
     /// List, create, alter and drop tables.
     #[command(subcommand)]
     Tables(TablesCommand),
@@ -192,6 +197,22 @@ pub(crate) struct IncrArgs {
     pub(crate) by: i64,
 }
 
+/// Arguments of `scan`.
+#[derive(Args, Debug)]
+pub(crate) struct ScanArgs {
+    /// The key to begin with; without it the first one.
+    pub(crate) from: Option<OsString>,
+    /// Only keys that begin so.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) prefix: Option<OsString>,
+    /// At most so many; 0 = all.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) limit: usize,
+    /// Keys alone.
+    #[arg(long)]
+    pub(crate) keys: bool,
+}
+
 /// What `load` and `dump` have in common.
 #[derive(Args, Debug, Clone, Copy)]
 pub(crate) struct Pace {
@@ -243,7 +264,8 @@ Options of a table, after a colon, separated by commas:
   quota=SIZE   bytes that entries and index may take (64MiB, 1GiB, ...); 0 = no limit but
                the server's memory
   evict        entries may go when memory, or the quota, is full: a cache
-  noeviction   they may not: what would need more memory is refused";
+  noeviction   they may not: what would need more memory is refused
+  ordered      its keys are kept in order too, for scans; only when it is made";
 
 /// Subcommands of `tables`.
 #[derive(Subcommand, Debug)]

@@ -13,6 +13,7 @@ mod dump;
 mod load;
 mod output;
 mod place;
+mod scan;
 mod session;
 mod spec;
 mod values;
@@ -55,6 +56,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Incr(args) => values::incr(&session, args),
         Command::Load(args) => load::run(&session, args),
         Command::Dump(args) => dump::run(&session, args),
+        Command::Scan(args) => scan::run(&session, args),
         Command::Tables(command) => admin::tables(&session, command),
         Command::Stats => admin::stats(&session),
         Command::Ping(args) => admin::ping(&session, args),

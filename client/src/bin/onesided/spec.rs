@@ -14,6 +14,10 @@ pub(crate) fn parse(spec: &str, mut options: TableOptions) -> Result<(String, Ta
             options.evict = option == "evict";
             continue;
         }
+        if option == "ordered" {
+            options.ordered = true;
+            continue;
+        }
         let Some((key, value)) = option.split_once('=') else {
             bail!("{option:?} is not option=value; see `onesided tables create --help`");
         };
@@ -34,7 +38,9 @@ fn set(options: &mut TableOptions, key: &str, value: &str) -> Result<()> {
                 value.parse().with_context(|| format!("ttl={value}: not a number of seconds"))?;
         }
         "quota" => options.quota_bytes = size(value)?,
-        _ => bail!("no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction"),
+        _ => bail!(
+            "no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction, ordered"
+        ),
     }
     Ok(())
 }
@@ -55,9 +61,12 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let (name, options) = parse("a:ttl=60,quota=64KiB,evict", Default::default()).unwrap();
+        let spec = "a:ttl=60,quota=64KiB,evict,ordered";
+        let (name, options) = parse(spec, Default::default()).unwrap();
         assert_eq!(name, "a");
-        assert_eq!(options, TableOptions { default_ttl_s: 60, quota_bytes: 65_536, evict: true });
+        let all =
+            TableOptions { default_ttl_s: 60, quota_bytes: 65_536, evict: true, ordered: true };
+        assert_eq!(options, all);
         assert_eq!(parse("plain", options).unwrap(), ("plain".to_owned(), options));
         assert!(!parse("a:noeviction", options).unwrap().1.evict);
         assert_eq!(name_of("b:quota=1"), "b");

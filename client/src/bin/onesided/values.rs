@@ -120,7 +120,7 @@ fn expiry_s(value: &Value) -> Option<u64> {
     after.ok().map(|after| after.as_secs())
 }
 
-fn value_json(key: &[u8], value: &Value) -> serde_json::Value {
+pub(crate) fn value_json(key: &[u8], value: &Value) -> serde_json::Value {
     let mut object = Map::new();
     object.extend([output::bytes_json("key", key), output::bytes_json("value", value)]);
     object.insert("version".to_owned(), value.version().into());

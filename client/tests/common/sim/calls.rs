@@ -1,6 +1,6 @@
 //! What clients call, and how the answers are recorded.
 
-use onesided::{Error, Expect as ApiExpect, PutOptions, Table, Ttl};
+use onesided::{Error, Expect as ApiExpect, KeyRange, PutOptions, Table, Ttl};
 
 use super::{Sim, key};
 use crate::linearize::{Content, Expect, Op, Ret};
@@ -13,6 +13,8 @@ pub enum Call {
     Get(Vec<usize>),
     /// One key, into a buffer that is lent to the client.
     GetLent(usize),
+    /// All of so many keys, by scans of so many at a time: a look at each of them.
+    Scan { keys: usize, at_a_time: usize },
     /// A mutation. `bytes` is what it carries.
     Change { key: usize, op: Op, bytes: Vec<u8>, ttl_s: u32 },
 }
@@ -25,6 +27,7 @@ impl Call {
     pub fn operations(&self) -> Vec<(usize, Op)> {
         match self {
             Self::Get(keys) => keys.iter().map(|&key| (key, Op::Get)).collect(),
+            Self::Scan { keys, .. } => (0..*keys).map(|key| (key, Op::Get)).collect(),
             Self::GetLent(key) => vec![(*key, Op::Get)],
             Self::Change { key, op, .. } => vec![(*key, *op)],
         }
@@ -45,6 +48,7 @@ impl Call {
                 };
                 Ok(values.into_iter().map(|value| Some(answer(value))).collect())
             }
+            Self::Scan { keys, at_a_time } => scan(&table, keys, at_a_time).await,
             Self::GetLent(number) => Ok(vec![Some(get_lent(&table, &key(number)).await?)]),
             Self::Change { key: number, op, bytes, ttl_s } => {
                 match change(&table, &key(number), op, &bytes, ttl_s).await {
@@ -57,6 +61,29 @@ impl Call {
             }
         }
     }
+}
+
+/// What is not met was absent at some moment.
+async fn scan(table: &Table, keys: usize, at_a_time: usize) -> Answers {
+    let mut met: Vec<(Vec<u8>, Ret)> = Vec::new();
+    let mut range = KeyRange::prefix("key-");
+    loop {
+        let page = table.scan_range(&range, at_a_time).await?;
+        let is_last = page.len() < at_a_time;
+        for (key, value) in page {
+            assert!(met.last().is_none_or(|(last, _)| *last < key), "{key:?} after {met:?}");
+            range = range.after(&key);
+            met.push((key, Ret::Value(content_of(&value), value.version())));
+        }
+        if is_last {
+            break;
+        }
+    }
+    let of = |number| met.iter().find(|(met, _)| *met == key(number));
+    let answers = (0..keys).map(|number| Some(of(number).map_or(Ret::Absent, |(_, ret)| *ret)));
+    let answers: Vec<_> = answers.collect();
+    assert_eq!(met.len(), answers.iter().filter(|ret| **ret != Some(Ret::Absent)).count());
+    Ok(answers)
 }
 
 async fn get_lent(table: &Table, key: &[u8]) -> Result<Ret, Error> {
@@ -114,6 +141,10 @@ impl Sim {
     /// A call as the plan's weights say.
     pub fn random_call(&self) -> Call {
         if self.pick(100) < self.plan.gets_percent {
+            if self.plan.ordered && self.pick(12) == 0 {
+                let at_a_time = 1 + self.pick(4) as usize;
+                return Call::Scan { keys: self.plan.keys, at_a_time };
+            }
             let count = if self.pick(4) == 0 { 1 + self.pick(self.plan.keys as u64) } else { 1 };
             let mut keys: Vec<_> = (0..count).map(|_| self.random_key()).collect();
             keys.dedup();

@@ -32,7 +32,7 @@ use onesided::Retirement;
 use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
-use onesided_protocol::control::TableInfo;
+use onesided_protocol::control::{TableInfo, TableOptions};
 use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -145,7 +145,8 @@ impl Sim {
         };
         let make = |_: &str, len: usize| Memory::hooked(len, Arc::new(BetweenStores));
         let engine = Engine::new(config, Box::new(make), clock.clone()).expect("a small engine");
-        let info = engine.create_table("t", Default::default()).expect("its first table");
+        let options = TableOptions { ordered: plan.ordered, ..TableOptions::default() };
+        let info = engine.create_table("t", options).expect("its first table");
         let sim = Rc::new(Self {
             table: engine.table(info.id).expect("just made"),
             rng: RefCell::new(SmallRng::seed_from_u64(plan.seed ^ 0x51AB)),

@@ -41,6 +41,8 @@ pub struct Plan {
     /// Of the relocations, how many are the cleaner's: of all that is live in the oldest segment,
     /// whatever is dead in it; then the segment is used again. The others are of one key.
     pub clean_percent: u64,
+    /// Whether the table is ordered: then some GETs are scans.
+    pub ordered: bool,
     /// Weights of the kinds of mutation.
     pub weights: Weights,
 }
@@ -118,11 +120,13 @@ impl Plan {
             relocate_percent: rng.random_range(30..80),
             clean_percent: *[0, 50, 90].choose(rng).unwrap_or(&50),
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
+            ordered: false,
             weights: Weights::default(),
         };
-        match rng.random_bool(0.5) {
-            true => Self { weights: Weights { increment: 0, stamp: 3, ..plan.weights }, ..plan },
-            false => plan,
-        }
+        let weights = match rng.random_bool(0.5) {
+            true => Weights { increment: 0, stamp: 3, ..plan.weights },
+            false => plan.weights,
+        };
+        Self { weights, ordered: rng.random_bool(0.5), ..plan }
     }
 }

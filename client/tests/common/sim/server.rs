@@ -8,9 +8,11 @@ use std::sync::Arc;
 use onesided_fabric::{
     Buffer, BufferPool, CompletionQueue, Endpoint, Opcode, Outcome, WorkRequest,
 };
-use onesided_protocol::rpc::{Answer, Expect, Found, Op, Payload, Reply, Request, RpcError, Ttl};
+use onesided_protocol::rpc::{
+    Answer, Expect, Found, KeyAt, Op, Payload, Reply, Request, RpcError, Ttl,
+};
 
-use onesided_server::engine::Stored;
+use onesided_server::engine::{ScanRange, Stored};
 
 use super::{Sim, key};
 
@@ -135,6 +137,15 @@ impl Sim {
                 table.put(key, &inline(value), *expect, *ttl, *user_flags)?
             }
             Op::Append { key, value } => table.append(key, &inline(value))?,
+            &Op::Scan { from, after, prefix_len, limit } => {
+                let range = ScanRange { from, after, prefix_len: prefix_len.into() };
+                let mut keys = Vec::new();
+                let ended = table.scan(range, |key, slot| {
+                    keys.push((key.to_vec(), slot.0));
+                    keys.len() < usize::from(limit)
+                })?;
+                return Ok(Done::Keys(keys, !ended));
+            }
             Op::Batch(_) | Op::Ping => panic!("not what these clients send: {op:?}"),
         };
         Ok(Done::Version(version))
@@ -175,6 +186,8 @@ enum Done {
     Version(u64),
     Number(i64, u64),
     Found(Stored, Vec<u8>),
+    /// Keys and slots, and whether there may be more.
+    Keys(Vec<(Vec<u8>, u64)>, bool),
 }
 
 fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
@@ -183,6 +196,10 @@ fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
         Done::Deleted => Reply::Deleted,
         &Done::Version(version) => Reply::Done { version },
         &Done::Number(value, version) => Reply::Number { value, version },
+        Done::Keys(keys, more) => Reply::Keys {
+            keys: keys.iter().map(|(key, slot)| KeyAt { key, slot: *slot }).collect(),
+            more: *more,
+        },
         Done::Found(stored, value) => Reply::Found(Found {
             version: stored.version,
             expiry_s: stored.expiry_s,

@@ -132,6 +132,7 @@ impl Table {
             };
             publish::remove(at, slot, reason);
             state.count -= 1;
+            self.forget(at, &header);
             count(of_table, 1);
             count(of_engine, 1);
         }

@@ -33,7 +33,8 @@ pub(super) const METRICS: &[Metric] = &[
         "onesided_memory_bytes",
         "Memory by use; together it is onesided_memory_limit_bytes. log_live: entries; log_dead: \
          overwritten, deleted or expired ones; log_free: rests of segments; index; index_held: of \
-         dropped tables, until sessions have ended; index_spare: taken and not used yet; free.",
+         dropped tables, until sessions have ended; order: keys of ordered tables; index_spare: \
+         taken and not used yet; free.",
         &["use"],
         |s, rows| {
             let m = &s.memory;
@@ -43,7 +44,8 @@ pub(super) const METRICS: &[Metric] = &[
                 ("log_free", m.log_free_bytes),
                 ("index", m.index_bytes.saturating_sub(m.quarantined_bytes)),
                 ("index_held", m.quarantined_bytes),
-                ("index_spare", m.meta_bytes.saturating_sub(m.index_bytes)),
+                ("order", m.order_bytes),
+                ("index_spare", m.meta_bytes.saturating_sub(m.index_bytes + m.order_bytes)),
                 ("free", m.free_bytes),
             ] {
                 rows.put(&[usage], bytes as f64);
