@@ -30,6 +30,8 @@ mod batch;
 pub mod blocking;
 mod choose;
 mod client;
+#[cfg(feature = "prometheus")]
+mod collector;
 mod connect;
 mod control;
 pub mod core;
@@ -52,6 +54,8 @@ mod value;
 
 pub use batch::{BatchOp, BatchReply};
 pub use client::Client;
+#[cfg(feature = "prometheus")]
+pub use collector::StatsCollector;
 pub use error::Error;
 pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
 pub use onesided_fabric::{FabricKind, Rdma};
