@@ -64,7 +64,11 @@ impl Onesided {
     fn table(&self, client: &Client) -> Result<Table> {
         let name = &self.options.table;
         match client.table(name) {
-            Err(Error::NoSuchTable(_)) => Ok(client.create_table(name, TableOptions::default())?),
+            Err(Error::NoSuchTable(_)) => {
+                let ordered = self.options.ordered;
+                let options = TableOptions { ordered, ..TableOptions::default() };
+                Ok(client.create_table(name, options)?)
+            }
             table => Ok(table?),
         }
     }
@@ -132,6 +136,7 @@ impl Target for Onesided {
                 stats.rpc_writes_at,
                 stats.rpc_increments,
                 stats.rpc_touches,
+                stats.rpc_scans,
             ];
             let figures = [
                 stats.round_trips,
@@ -166,7 +171,8 @@ impl Target for Onesided {
         let tables = client.tables()?;
         let Some(table) = tables.iter().find(|table| table.name == *name) else { return Ok(()) };
         client.drop_table(name)?;
-        client.create_table(name, table.options)?;
+        let ordered = table.options.ordered || self.options.ordered;
+        client.create_table(name, TableOptions { ordered, ..table.options })?;
         Ok(())
     }
 }
@@ -299,13 +305,33 @@ impl OnesidedSession {
                 Ok(false) => answer(place, Outcome::Absent),
                 Err(error) => answer(place, Outcome::Failed(&error.to_string())),
             },
-            Operation::Scan { .. } => answer(place, Outcome::Unsupported),
+            Operation::Scan { from, limit } => self.scan(place, from, limit, answer),
             Operation::Delete { key } => {
                 let deleted = self.table.delete(key);
                 tell(place, deleted, |was| done_or_absent(*was), answer);
             }
         }
         Ok(())
+    }
+
+    /// A table that was not made with the option `ordered` cannot be scanned.
+    fn scan(
+        &mut self,
+        place: usize,
+        from: &[u8],
+        limit: usize,
+        answer: &mut dyn FnMut(usize, Outcome<'_>),
+    ) {
+        match self.table.scan(from, limit) {
+            Ok(records) => {
+                for (key, value) in &records {
+                    answer(place, Outcome::Record { key, value });
+                }
+                answer(place, Outcome::Scanned(records.len()));
+            }
+            Err(Error::BadOption(_)) => answer(place, Outcome::Unsupported),
+            Err(error) => answer(place, Outcome::Failed(&error.to_string())),
+        }
     }
 
     fn read(&mut self, place: usize, key: &[u8], answer: &mut dyn FnMut(usize, Outcome<'_>)) {
