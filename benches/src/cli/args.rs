@@ -133,15 +133,11 @@ pub struct LoadArgs {
 pub struct TargetArgs {
     /// What to measure, one after the other: onesided://HOST, redis://HOST, redis+unix:///PATH,
     /// memcached://HOST, memcached+unix:///PATH, map://, map://?kind=dashmap, lmdb://PATH, null://.
-    #[arg(
-        long,
-        visible_alias = "server",
-        env = "ONESIDED_SERVER",
-        value_name = "URL",
-        default_value = "onesided://127.0.0.1:7411"
-    )]
+    /// [default: onesided://127.0.0.1:7411]
+    #[arg(long, visible_alias = "server", env = "ONESIDED_SERVER", value_name = "URL")]
     pub target: Vec<String>,
-    /// Measure an onesided-server that is started for this, too. It has to lie beside this program.
+    /// Measure an onesided-server that is started for this, before others. It has to lie beside
+    /// this program, or in the path.
     #[arg(long)]
     pub embedded: bool,
     /// Fabric of onesided: auto, shm, verbs or tcp; more than one, with commas between, are

@@ -61,14 +61,15 @@ fn measure(
     plan: &Plan,
     wanted: &Wanted,
 ) -> Result<TargetReport> {
-    let target = wanted.open()?;
+    let opened = wanted.open()?;
+    let target = &*opened.target;
     if args.target.clear {
         target.clear().with_context(|| format!("clearing {}", wanted.url))?;
     }
     let progress = Progress::new(&target.name(), plan);
     let source = |thread| Replay::new(trace, thread, args.speed, args.load.seed);
     let look = |elapsed: Duration, series: &_| progress.look(elapsed, series);
-    let measured = phase::run(&*target, plan, source, look)?;
+    let measured = phase::run(target, plan, source, look)?;
     drop(progress);
     Ok(TargetReport {
         url: wanted.url.clone(),

@@ -76,11 +76,12 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn measure(&self, wanted: &Wanted) -> Result<TargetReport> {
-        let target = wanted.open()?;
+        let opened = wanted.open()?;
+        let target = &*opened.target;
         if self.args.target.clear {
             target.clear().with_context(|| format!("clearing {}", wanted.url))?;
         }
-        let (target, plan) = (&*target, &self.plan);
+        let plan = &self.plan;
         let shared = Shared::new(self.workload.clone(), plan.threads, self.args.load.seed)?;
         let mut fill = None;
         if self.phase == Phase::Run && !self.args.no_fill {

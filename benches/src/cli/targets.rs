@@ -3,20 +3,37 @@
 use anyhow::Result;
 
 use super::args::TargetArgs;
-use crate::target::{self, Options, Target};
+use crate::target::{self, Embedded, Options, Target};
+
+/// Where the server is, if nothing is said.
+const DEFAULT_URL: &str = "onesided://127.0.0.1:7411";
+/// What reports call a server that was started for the run.
+const EMBEDDED: &str = "--embedded";
 
 /// What is to be opened.
 #[derive(Clone)]
 pub(super) struct Wanted {
-    /// Where.
+    /// Where; [`EMBEDDED`] if it is to be started.
     pub(super) url: String,
     options: Options,
 }
 
+/// A target, and its server if that is the run's own. The target goes first when it is dropped.
+pub(super) struct Opened {
+    /// Connected.
+    pub(super) target: Box<dyn Target>,
+    _server: Option<Embedded>,
+}
+
 impl Wanted {
-    /// Connects.
-    pub(super) fn open(&self) -> Result<Box<dyn Target>> {
-        target::open(&self.url, &self.options)
+    /// Connects, to a server that is started if need be.
+    pub(super) fn open(&self) -> Result<Opened> {
+        let server = match self.url.as_str() {
+            EMBEDDED => Some(Embedded::start(&self.options)?),
+            _ => None,
+        };
+        let url = server.as_ref().map_or(self.url.as_str(), Embedded::url);
+        Ok(Opened { target: target::open(url, &self.options)?, _server: server })
     }
 }
 
@@ -32,17 +49,21 @@ pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Vec<Wanted> {
         server_pid: args.server_pid,
         ..options.clone()
     };
+    let mut urls: Vec<&str> = args.target.iter().map(String::as_str).collect();
+    match (args.embedded, urls.is_empty()) {
+        (true, _) => urls.insert(0, EMBEDDED),
+        (false, true) => urls.push(DEFAULT_URL),
+        (false, false) => {}
+    }
+    let fabrics: Vec<_> = args.fabric.iter().copied().map(Some).collect();
     let mut all = vec![];
-    for url in &args.target {
-        let is_onesided = url.starts_with("onesided:");
-        let wanted =
-            |fabric| Wanted { url: url.clone(), options: Options { fabric, ..options.clone() } };
-        match args.fabric.as_slice() {
-            fabrics @ [_, ..] if is_onesided => {
-                all.extend(fabrics.iter().map(|fabric| wanted(Some(*fabric))));
-            }
-            _ => all.push(wanted(None)),
-        }
+    for url in urls {
+        let is_onesided = url == EMBEDDED || url.starts_with("onesided:");
+        let fabrics = if is_onesided && !fabrics.is_empty() { &fabrics[..] } else { &[None] };
+        all.extend(fabrics.iter().map(|&fabric| Wanted {
+            url: url.to_owned(),
+            options: Options { fabric, ..options.clone() },
+        }));
     }
     all
 }

@@ -24,8 +24,8 @@ const TIMED_ONE_OF: u64 = 8;
 pub struct Job {
     /// When all begin.
     pub start: Instant,
-    /// When all end, if time ends them.
-    pub end: Option<Instant>,
+    /// When all end, in ns after the start; `u64::MAX` if time does not end them.
+    pub end_ns: u64,
     /// Ends all.
     pub stop: AtomicBool,
     /// What happens in each second.
@@ -40,8 +40,7 @@ impl Job {
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
-        let over = |end: Instant| now_ns >= (end - self.start).as_nanos() as u64;
-        self.stop.load(Ordering::Relaxed) || self.end.is_some_and(over)
+        now_ns >= self.end_ns || self.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -87,14 +86,15 @@ impl<S: Source> Thread<'_, S> {
             due_ns: vec![0; self.job.pipeline],
             used: 0,
         };
-        let (mut batches, mut timed_one_of) = (0_u64, 1);
-        wait_until(self.job.start, 0, None);
+        let (mut batches, mut timed_one_of, mut turn) = (0_u64, 1, 0);
+        wait_until(self.job.start, 0, u64::MAX);
         let mut now_ns = 0;
         while !self.job.is_over(now_ns) && self.plan(&mut batch, &mut now_ns) {
-            let is_timed = batches.is_multiple_of(timed_one_of);
+            // A power of two: no division in every round.
+            let is_timed = batches & (timed_one_of - 1) == 0;
             let began_ns = if is_timed { self.job.now_ns() } else { 0 };
-            let turn = (batches % self.sessions.len() as u64) as usize;
             self.execute(turn, &mut batch, &mut notes)?;
+            turn = if turn + 1 < self.sessions.len() { turn + 1 } else { 0 };
             let mut times = None;
             if is_timed {
                 now_ns = self.job.now_ns();
@@ -129,7 +129,7 @@ impl<S: Source> Thread<'_, S> {
         while batch.used < batch.slots.len() && self.quota > 0 {
             if let Some(due_ns) = self.due_ns() {
                 if batch.used == 0 {
-                    if !wait_until(self.job.start, due_ns, self.job.end) {
+                    if !wait_until(self.job.start, due_ns, self.job.end_ns) {
                         return false;
                     }
                     *now_ns = self.job.now_ns();

@@ -75,7 +75,7 @@ pub fn run<S: Source>(
     let start = Instant::now() + LEAD;
     let job = Job {
         start,
-        end: plan.duration.map(|duration| start + duration),
+        end_ns: plan.duration.map_or(u64::MAX, |duration| duration.as_nanos() as u64),
         stop: AtomicBool::new(false),
         series: Series::default(),
         pipeline: plan.pipeline,
