@@ -218,8 +218,6 @@ fn an_open_loop_counts_from_the_intended_start() {
         "1000",
         "--threads",
         "2",
-        "-p",
-        "measurement.interval=both",
     ]);
     let read = &run["operations"]["read"];
     assert_eq!(read["count"], 1000);

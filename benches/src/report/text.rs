@@ -14,7 +14,7 @@ pub fn target(report: &TargetReport) -> String {
     let description = &report.description;
     let mut text = report.name.clone();
     for part in [&description.version, &description.fabric, &description.transport] {
-        if !part.is_empty() && !text.contains(part.as_str()) {
+        if !["", "none"].contains(&part.as_str()) && !text.contains(part.as_str()) {
             // A String takes every write.
             let _ = write!(text, ", {part}");
         }

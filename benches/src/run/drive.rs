@@ -14,11 +14,11 @@ use crate::workload::operations::{Kind, Planned, Source, Step};
 
 /// Batches after which it is decided how many are timed.
 const TRIAL_BATCHES: u64 = 4096;
-/// Batches that are faster than this on average are not all timed: reading the clock twice takes
-/// about 50 ns.
+/// Batches that are faster than this on average are not all timed: reading the clock twice takes 50
+/// to 200 ns, the more so in a virtual machine.
 const SHORT_NS: u64 = 2000;
 /// Then one of so many is.
-const TIMED_ONE_OF: u64 = 8;
+const TIMED_ONE_OF: u64 = 16;
 
 /// What all threads of a phase have in common.
 pub struct Job {

@@ -328,7 +328,9 @@ fn naming(p: Reader<'_>) -> Result<Naming> {
 }
 
 fn interval(p: Reader<'_>) -> Result<Interval> {
-    Ok(match p.text("measurement.interval", "op") {
+    // YCSB says op; but who sets a rate wants to know both.
+    let default = if p.positive("target")?.is_some() { "both" } else { "op" };
+    Ok(match p.text("measurement.interval", default) {
         "op" => Interval::Op,
         "intended" => Interval::Intended,
         "both" => Interval::Both,
