@@ -61,8 +61,9 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
 
-    /// Where operators and Prometheus ask: /metrics, /healthz, /readyz, /api/v1/. Beyond this host
-    /// it needs --admin-token-file; `off`: nowhere [default: 127.0.0.1:7412]
+    /// Where operators and Prometheus ask by HTTP: / (a page with live figures), /metrics,
+    /// /healthz, /readyz, /api/v1/. Beyond this host it needs --admin-token-file; `off`: nowhere
+    /// [default: 127.0.0.1:7412]
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<String>,
 

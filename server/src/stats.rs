@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use onesided_fabric::FabricKind;
 use onesided_protocol::control::ReadCounts;
+use onesided_protocol::latency::{LATENCY_BUCKETS, bound_ns};
 use parking_lot::Mutex;
 
 use crate::engine::MemoryStatus;
@@ -153,7 +154,8 @@ impl Stats {
     /// Everything, with names.
     pub(crate) fn list(&self, sessions: usize, clients: &ReadCounts) -> Vec<(String, u64)> {
         let mut list = Vec::with_capacity(64);
-        for (verb, classes) in VERBS.iter().zip(&self.rpc().results) {
+        let rpc = self.rpc();
+        for (verb, classes) in VERBS.iter().zip(&rpc.results) {
             for (class, count) in CLASSES.iter().zip(classes) {
                 list.push((format!("rpc_{verb}_{class}"), *count));
             }
@@ -181,11 +183,26 @@ impl Stats {
             ("clients_reported_reads", clients.reads),
             ("clients_reported_read_bytes", clients.read_bytes),
             ("clients_reported_one_sided_gets", one_sided_gets),
+            ("clients_reported_one_sided_hits", clients.one_sided_hits),
             ("clients_reported_retries", clients.retries),
             ("clients_reported_checksum_failures", clients.checksum_failures),
         ];
         list.extend(named.map(|(name, value)| (name.to_owned(), value)));
+        let mut rpc_times = [0u64; LATENCY_BUCKETS];
+        for times in &rpc.times {
+            rpc_times.iter_mut().zip(times.counts).for_each(|(sum, count)| *sum += count);
+        }
+        times(&mut list, "rpc", &rpc_times);
+        times(&mut list, "clients_reported_get", &clients.latency);
         list
+    }
+}
+
+/// A histogram, without what is empty.
+fn times(list: &mut Vec<(String, u64)>, of: &str, counts: &[u64; LATENCY_BUCKETS]) {
+    for (bucket, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let bound = bound_ns(bucket).map_or("more".to_owned(), |bound| bound.to_string());
+        list.push((format!("{of}_time_up_to_{bound}_ns"), *count));
     }
 }
 

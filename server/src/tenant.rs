@@ -10,7 +10,9 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::clock::ServerClock;
 use crate::config::{HugePages, ServerConfig, TenantSpec, Token};
-use crate::engine::{Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus};
+use crate::engine::{
+    Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus, RegionMap,
+};
 use crate::metrics::snapshot::TenantTable;
 use crate::server::StartError;
 
@@ -169,6 +171,19 @@ impl Tenants {
             tables.map(move |(status, index)| TenantTable { tenant: name.clone(), status, index })
         };
         self.all.iter().flat_map(of).collect()
+    }
+
+    /// Regions of all tenants from the `from`th on, at most `limit`, each with its tenant's name;
+    /// and how many there are.
+    pub(crate) fn regions(&self, from: usize, limit: usize) -> (Vec<(String, RegionMap)>, usize) {
+        let (mut page, mut total) = (Vec::new(), 0);
+        for tenant in &self.all {
+            let left = limit - page.len();
+            let regions = tenant.engine.map(from.saturating_sub(total), left).into_iter();
+            page.extend(regions.map(|region| (tenant.name().to_owned(), region)));
+            total += tenant.engine.region_count();
+        }
+        (page, total)
     }
 
     /// Where the memory of all is.

@@ -176,7 +176,8 @@ fn the_api_tells_of_sessions_and_tables_by_pages() {
     let status = json(&server, "/api/v1/status");
     assert_eq!((&status["ready"], &status["sessions"]["now"]), (&true.into(), &7.into()));
     assert_eq!(status["fabrics"]["tcp"], true);
-    let all = ["/metrics", "/api/v1/status", "/api/v1/sessions", "/api/v1/tables"];
+    let all =
+        ["/metrics", "/api/v1/status", "/api/v1/sessions", "/api/v1/tables", "/api/v1/regions"];
     let secret = sessions[0].welcome.resume_key.to_string();
     assert!(all.iter().all(|path| !get(&server, path).body.contains(&secret)));
 }

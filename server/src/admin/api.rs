@@ -11,6 +11,8 @@ use onesided_protocol::latency::bound_ns;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::page::page;
+use crate::engine::CellUse;
 use crate::metrics::render::{self, seconds};
 use crate::metrics::rpc::{CLASSES, Latency, VERBS};
 use crate::metrics::snapshot::Snapshot;
@@ -29,13 +31,15 @@ pub(super) fn routes(core: &Arc<Core>) -> Router {
         .route("/api/v1/status", get(status))
         .route("/api/v1/sessions", get(sessions))
         .route("/api/v1/tables", get(tables))
+        .route("/api/v1/regions", get(regions))
+        .route("/", get(page))
         .fallback(unknown)
         .with_state(Arc::clone(core))
 }
 
 async fn unknown() -> Response {
-    let text = "nothing here; there are /metrics, /healthz, /readyz, /api/v1/status, \
-                /api/v1/sessions and /api/v1/tables\n";
+    let text = "nothing here; there are /, /metrics, /healthz, /readyz, /api/v1/status, \
+                /api/v1/sessions, /api/v1/tables and /api/v1/regions\n";
     (StatusCode::NOT_FOUND, text).into_response()
 }
 
@@ -164,14 +168,14 @@ async fn sessions(State(core): State<Arc<Core>>, Query(page): Query<SessionsPage
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TablesPage {
+struct OffsetPage {
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
 }
 
 /// By tenant and name.
-async fn tables(State(core): State<Arc<Core>>, Query(page): Query<TablesPage>) -> Json<Value> {
+async fn tables(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -> Json<Value> {
     let limit = page_len(page.limit);
     let tables = core.tenants.tables();
     let total = tables.len();
@@ -204,4 +208,26 @@ async fn tables(State(core): State<Arc<Core>>, Query(page): Query<TablesPage>) -
     let end = page.offset.saturating_add(tables.len());
     let next = (end < total).then_some(end);
     Json(json!({ "tables": tables, "next_offset": next, "total": total }))
+}
+
+/// By tenant and number: what each part of them is full of, as `[live, log, index]` in bytes.
+async fn regions(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -> Json<Value> {
+    let limit = page_len(page.limit);
+    let (regions, total) = core.tenants.regions(page.offset, limit);
+    let cell = |cell: &CellUse| json!([cell.live_bytes, cell.log_bytes, cell.meta_bytes]);
+    let regions: Vec<Value> = regions
+        .iter()
+        .map(|(tenant, region)| {
+            json!({
+                "tenant": tenant,
+                "id": region.id,
+                "bytes": region.len_bytes,
+                "cell_bytes": region.cell_bytes,
+                "cells": region.cells.iter().map(cell).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let end = page.offset.saturating_add(regions.len());
+    let next = (end < total).then_some(end);
+    Json(json!({ "regions": regions, "next_offset": next, "total": total }))
 }

@@ -16,8 +16,9 @@ use axum::response::{IntoResponse, Response};
 
 use crate::server::Core;
 
-/// Asked for by load balancers and supervisors, which have no token; they tell nothing.
-const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+/// Asked for by load balancers and supervisors, which have no token, and the page, which asks for
+/// one; they tell nothing.
+const OPEN: [&str; 3] = ["/healthz", "/readyz", "/"];
 
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),

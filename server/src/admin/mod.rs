@@ -6,6 +6,7 @@
 //! | this | start and stop; connections, each bounded in number, size and time |
 //! | `guard` | who may ask: the token, the `Host` header; headers of every answer |
 //! | `api` | what can be asked for |
+//! | `page` | the dashboard |
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::server::{Core, StartError, join};
 
 mod api;
 mod guard;
+mod page;
 
 /// Connections at once; more are closed.
 const CONNECTIONS_MAX: usize = 64;

@@ -25,7 +25,10 @@ use super::room::{Level, Marks, Need, Room};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
+mod map;
 mod stretch;
+
+pub use map::{CellUse, RegionMap};
 
 /// Shortest block: what lines and directories are aligned to.
 const BLOCK_MIN_BYTES: usize = 1 << 10;

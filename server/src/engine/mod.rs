@@ -53,6 +53,7 @@ pub use budget::Budget;
 pub use clean::{Cleaning, CleaningStatus};
 pub use epoch::Acknowledged;
 pub use index::IndexStatus;
+pub use memory::{CellUse, RegionMap};
 pub use order::ScanRange;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
