@@ -114,6 +114,8 @@ pub(crate) enum Command {
     Tables(TablesCommand),
     /// Counters of the server, and of this client.
     Stats,
+    /// The server's figures in this terminal, live; q quits.
+    Top(TopArgs),
     /// Round trips to the server's CPU and back: shortest, median, longest.
     Ping(PingArgs),
     /// What this host has and lacks for RDMA, and, with --server, each fabric to that server: what
@@ -256,6 +258,15 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// How often it looks, in milliseconds.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(100..=60_000))]
+    pub(crate) every_ms: u32,
 }
 
 const SPEC_HELP: &str = "\

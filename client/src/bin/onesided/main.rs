@@ -16,6 +16,7 @@ mod place;
 mod scan;
 mod session;
 mod spec;
+mod top;
 mod values;
 
 use std::io::{self, IsTerminal};
@@ -59,6 +60,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Scan(args) => scan::run(&session, args),
         Command::Tables(command) => admin::tables(&session, command),
         Command::Stats => admin::stats(&session),
+        Command::Top(args) => top::run(&session, args),
         Command::Ping(args) => admin::ping(&session, args),
         Command::Doctor(args) => doctor::run(cli, args),
     };

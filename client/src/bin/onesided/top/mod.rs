@@ -1,0 +1,83 @@
+//! `top`: a server's figures in the terminal, live, over the client's own connection.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use crate::args::TopArgs;
+use crate::session::{Outcome, Session};
+use figures::{Figures, Sample};
+
+mod figures;
+mod view;
+
+/// Shows the server until somebody presses `q`.
+pub(crate) fn run(session: &Session, args: &TopArgs) -> Result<Outcome> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        bail!("top draws on a terminal, and this is none: `onesided stats` prints the counters");
+    }
+    // It is restored in a panic, too.
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, session, Duration::from_millis(u64::from(args.every_ms)));
+    let restored = ratatui::try_restore();
+    shown?;
+    restored?;
+    Ok(Outcome::Done)
+}
+
+fn show(terminal: &mut DefaultTerminal, session: &Session, every: Duration) -> Result<()> {
+    let mut figures = Figures::default();
+    loop {
+        let next = Instant::now() + every;
+        match look(session) {
+            Ok(sample) => figures.add(sample),
+            // The client connects again by itself.
+            Err(error) => figures.lost = Some(error.to_string()),
+        }
+        loop {
+            terminal.draw(|frame| view::draw(frame, &session.server, &figures))?;
+            let left = next.saturating_duration_since(Instant::now());
+            if !event::poll(left)? {
+                break;
+            }
+            if is_quit(&event::read()?) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn look(session: &Session) -> Result<Sample> {
+    let stats = session.client.server_stats()?.into_iter().collect();
+    let tables = session.client.tables()?;
+    Ok(Sample { at: Instant::now(), stats, tables })
+}
+
+fn is_quit(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let is_interrupt =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press
+        && (is_interrupt || matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc))
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::crossterm::event::KeyEvent;
+
+    use super::*;
+
+    #[test]
+    fn q_escape_and_ctrl_c_quit_and_nothing_else_does() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        let none = KeyModifiers::NONE;
+        assert!(is_quit(&key(KeyCode::Char('q'), none)));
+        assert!(is_quit(&key(KeyCode::Esc, none)));
+        assert!(is_quit(&key(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        assert!(!is_quit(&key(KeyCode::Char('c'), none)));
+        assert!(!is_quit(&Event::Resize(80, 24)));
+    }
+}
