@@ -35,6 +35,11 @@ const POST_BYTES: usize = 1 << 20;
 /// Fruitless polling longer than this lets others run in between: the client that would send may
 /// be waiting for this very core.
 const PURE_SPIN: Duration = Duration::from_micros(3);
+/// Whoever gives up the core and has it back only after so long shares it with a program that does
+/// not sleep. Then sleeping is better: who is woken goes before who was running.
+const LONG_YIELD: Duration = Duration::from_micros(500);
+/// How long a poller does not spin after that.
+const CROWDED: Duration = Duration::from_millis(100);
 /// How soon a blocked endpoint is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -70,6 +75,8 @@ struct State {
     /// Since the last sleep a near client sent something: its next request may come sooner than
     /// a sleep would end.
     spins: bool,
+    /// Until then spinning is of no use.
+    crowded_until: Option<Instant>,
 }
 
 impl State {
@@ -83,6 +90,7 @@ impl State {
             scratch: Scratch::new(poller.pool.clone()),
             completions: Vec::with_capacity(BATCH),
             spins: false,
+            crowded_until: None,
         }
     }
 }
@@ -136,8 +144,15 @@ impl Poller {
             if idle < PURE_SPIN && self.kind != FabricKind::Tcp {
                 return std::hint::spin_loop();
             }
-            if idle < self.spin {
-                return std::thread::yield_now();
+            let crowded = state.crowded_until.is_some_and(|until| since < until);
+            if idle < self.spin && !crowded {
+                std::thread::yield_now();
+                // Looked at here: after a long one there is work, and no idling that notices.
+                let idle = since.elapsed();
+                if idle > self.spin + LONG_YIELD {
+                    state.crowded_until = Some(since + idle + CROWDED);
+                }
+                return;
             }
             state.spins = false;
         }

@@ -15,6 +15,7 @@ use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::call::Crowded;
 use super::clock::ServerClock;
 use super::lends::{Lends, Lent};
 use super::operations::Operations;
@@ -114,6 +115,8 @@ pub struct Connection {
     pub(super) credits: Semaphore,
     /// Futures that wait without driving: the reactor has to.
     pub(super) waiting: AtomicUsize,
+    /// Spinning was of no use.
+    pub(super) crowded: Crowded,
     /// Held by who dispatches.
     pub(super) queue: Mutex<Dispatch>,
     /// Posts that found the send queue full.
@@ -173,6 +176,7 @@ impl Connection {
             pending,
             credits: Semaphore::new(credits),
             waiting: AtomicUsize::new(0),
+            crowded: Crowded::new(Instant::now()),
             queue: Mutex::new(Dispatch::with_room(POLL_MAX)),
             blocked: Mutex::default(),
             drivers: Mutex::default(),

@@ -11,6 +11,7 @@
 //! the free blocks; the budget.
 
 mod account;
+mod ahead;
 mod block;
 mod bucket;
 mod budget;

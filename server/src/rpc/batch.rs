@@ -16,8 +16,23 @@ use crate::session::ANSWER_KEPT_MAX_BYTES;
 const HEAD_BYTES: usize = 8 + 1 + 4;
 /// Room that every result has: a code and a short text, or any reply but a value.
 const RESULT_BYTES: usize = 64;
+/// Operations whose keys are looked up together.
+const AHEAD: usize = 16;
 /// What of it a text may take.
 const TEXT_BYTES: usize = RESULT_BYTES - 8;
+
+fn key<'o>(op: &'o Op<'_>) -> Option<&'o [u8]> {
+    match op {
+        Op::Get { key, .. }
+        | Op::Put { key, .. }
+        | Op::WriteAt { key, .. }
+        | Op::Append { key, .. }
+        | Op::Delete { key, .. }
+        | Op::Increment { key, .. }
+        | Op::Touch { key, .. } => Some(key),
+        Op::Ping | Op::Scan { .. } | Op::Batch(_) => None,
+    }
+}
 
 enum Result1 {
     Fixed(Result<Reply<'static>, RpcError>),
@@ -56,6 +71,13 @@ impl Call<'_> {
         (staged || encoded.len() > ANSWER_KEPT_MAX_BYTES).then(|| lean(id, &results))
     }
 
+    fn look_ahead(&self, ops: &[Op<'_>]) {
+        // Without a table each of them says so.
+        if let Ok(table) = self.table() {
+            table.look_ahead(ops.iter().filter_map(key));
+        }
+    }
+
     fn execute_all(
         &self,
         ops: &[Op<'_>],
@@ -68,7 +90,10 @@ impl Call<'_> {
         // What the results take beyond the room that each has anyway.
         let mut spare = max_bytes.saturating_sub(HEAD_BYTES + ops.len() * RESULT_BYTES);
         let mut results = Vec::with_capacity(ops.len());
-        for op in ops {
+        for (number, op) in ops.iter().enumerate() {
+            if number % AHEAD == 0 {
+                self.look_ahead(&ops[number..ops.len().min(number + AHEAD)]);
+            }
             let result = match self.execute(op, value, pool) {
                 Ok(Outcome::Reply(reply)) => Result1::Fixed(Ok(reply)),
                 Err(error) => Result1::Fixed(Err(fit(error, &mut spare))),
