@@ -46,6 +46,7 @@ mod registered;
 mod retire;
 mod room;
 mod rpc;
+mod said;
 mod stats;
 mod table;
 mod upkeep;

@@ -9,6 +9,7 @@ use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::said::Said;
 use crate::url::Url;
 
 /// Which fabric to use.
@@ -153,37 +154,37 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     url: String,
-    fabric: Option<FabricChoice>,
-    rdma: Option<Rdma>,
-    zero_copy_bytes: Option<usize>,
+    /// What a URL can say too.
+    said: Said,
     options: Options,
 }
 
 impl Default for ClientBuilder {
     fn default() -> Self {
         let url = "onesided://127.0.0.1:7411".to_owned();
-        let options = Options::default();
-        Self { url, fabric: None, rdma: None, zero_copy_bytes: None, options }
+        Self { url, said: Said::default(), options: Options::default() }
     }
 }
 
 impl ClientBuilder {
-    /// Where the server is: `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY&zero_copy_bytes=N]`.
+    /// Where the server is: `onesided://HOST[:PORT]`, and behind it options as
+    /// `?NAME=VALUE&NAME=VALUE`: `fabric`, `rdma`, `rdma_mtu`, `zero_copy_bytes`,
+    /// `idle_timeout_ms`, `better_fabric_retry_ms`, each as the method here of that name, which
+    /// takes precedence.
     #[must_use]
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = url.into();
         self
     }
 
-    /// Which fabric to use; takes precedence over the URL's.
+    /// Which fabric to use \[auto\].
     #[must_use]
     pub fn fabric(mut self, fabric: FabricChoice) -> Self {
-        self.fabric = Some(fabric);
+        self.said.fabric = Some(fabric);
         self
     }
 
-    /// Whether RDMA is a must, welcome or out of the question \[prefer\]; takes precedence over the
-    /// URL's.
+    /// Whether RDMA is a must, welcome or out of the question \[prefer\].
     ///
     /// - [`Rdma::Prefer`]: shared memory on the server's own host, else verbs where both sides
     ///   have it, else tcp. A fallback is logged once, with its reason, and is in
@@ -192,7 +193,7 @@ impl ClientBuilder {
     /// - [`Rdma::Never`]: as `Prefer`, without verbs: no library is opened, no device touched.
     #[must_use]
     pub fn rdma(mut self, rdma: Rdma) -> Self {
-        self.rdma = Some(rdma);
+        self.said.rdma = Some(rdma);
         self
     }
 
@@ -210,7 +211,7 @@ impl ClientBuilder {
     /// is an error.
     #[must_use]
     pub fn rdma_mtu(mut self, mtu: PathMtu) -> Self {
-        self.options.rdma_mtu = mtu;
+        self.said.rdma_mtu = Some(mtu);
         self
     }
 
@@ -261,7 +262,7 @@ impl ClientBuilder {
     /// again, which takes it some ms, and finds the bucket cache empty. 0 = never \[300,000\].
     #[must_use]
     pub fn idle_timeout_ms(mut self, ms: u64) -> Self {
-        self.options.idle_timeout = (ms > 0).then(|| Duration::from_millis(ms));
+        self.said.idle_timeout_ms = Some(ms);
         self
     }
 
@@ -270,7 +271,7 @@ impl ClientBuilder {
     /// before the connection ends \[10,000\].
     #[must_use]
     pub fn better_fabric_retry_ms(mut self, ms: u64) -> Self {
-        self.options.better_fabric_retry = (ms > 0).then(|| Duration::from_millis(ms));
+        self.said.better_fabric_retry_ms = Some(ms);
         self
     }
 
@@ -305,11 +306,10 @@ impl ClientBuilder {
     }
 
     /// From which length on [`crate::Table::put_from`] lets the server fetch the value from the
-    /// buffer instead of copying it into a message or into staging memory \[32 KiB\]; also
-    /// `?zero_copy_bytes=N` in the URL, over which this takes precedence.
+    /// buffer instead of copying it into a message or into staging memory \[32 KiB\].
     #[must_use]
     pub fn zero_copy_bytes(mut self, bytes: usize) -> Self {
-        self.zero_copy_bytes = Some(bytes);
+        self.said.zero_copy_bytes = Some(bytes);
         self
     }
 
@@ -343,10 +343,7 @@ impl ClientBuilder {
     pub(crate) fn into_parts(self) -> Result<(Url, Options), Error> {
         let url = Url::parse(&self.url)?;
         let mut options = self.options;
-        options.fabric = self.fabric.or(url.fabric).unwrap_or_default();
-        options.rdma = self.rdma.or(url.rdma).unwrap_or_default();
-        let zero_copy_bytes = self.zero_copy_bytes.or(url.zero_copy_bytes);
-        options.zero_copy_bytes = zero_copy_bytes.unwrap_or(ZERO_COPY_BYTES);
+        self.said.or(url.said).apply(&mut options);
         let contradiction = |fabric| {
             let reason = format!("rdma={} forbids it", options.rdma);
             Err(Error::Fabric { fabric, reason })

@@ -328,6 +328,8 @@ pub struct Stats {
     pub fabric: String,
     /// Why it is no better one, where one was to be tried first.
     pub fallback: Option<String>,
+    /// Longest packets of an RDMA connection, in bytes.
+    pub path_mtu_bytes: Option<u32>,
     /// Whether there is a connection now: none after a loss, or while nobody uses it.
     pub connected: bool,
     /// GETs, each key of a get_many counted.
@@ -406,6 +408,7 @@ impl Stats {
         Self {
             fabric: fabric.to_string(),
             fallback: now.and_then(Connection::fallback).map(str::to_owned),
+            path_mtu_bytes: now.and_then(|connection| connection.endpoint().path_mtu_bytes()),
             connected: now.is_some_and(Connection::is_alive),
             gets: sum(Counter::Gets),
             one_sided_hits: sum(Counter::OneSidedHits),

@@ -1,10 +1,9 @@
-//! `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY&zero_copy_bytes=N]`.
+//! `onesided://HOST[:PORT][?fabric=NAME&rdma=POLICY&...]`: what can be said is in [`Said`].
 
-use onesided_fabric::Rdma;
 use onesided_protocol::limits::DEFAULT_PORT;
 
 use crate::error::Error;
-use crate::options::FabricChoice;
+use crate::said::Said;
 
 /// Where a server is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,9 +11,7 @@ pub(crate) struct Url {
     /// Name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) fabric: Option<FabricChoice>,
-    pub(crate) rdma: Option<Rdma>,
-    pub(crate) zero_copy_bytes: Option<usize>,
+    pub(crate) said: Said,
 }
 
 impl Url {
@@ -42,28 +39,12 @@ fn parse(url: &str) -> Result<Url, String> {
     if host.contains(['/', '@', ' ', '#']) {
         return Err(format!("`{host}` is no host"));
     }
-    let mut fabric = None;
-    let mut rdma = None;
-    let mut zero_copy_bytes = None;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("fabric", name)) => fabric = Some(name.parse::<FabricChoice>()?),
-            Some(("rdma", policy)) => rdma = Some(policy.parse::<Rdma>()?),
-            Some(("zero_copy_bytes", number)) => {
-                let bytes = number.parse::<usize>().map_err(|_| format!("`{number}` is no number"));
-                zero_copy_bytes = Some(bytes?);
-            }
-            _ => {
-                return Err(format!(
-                    "`{pair}` is no option; there are `fabric`, `rdma` and `zero_copy_bytes`"
-                ));
-            }
-        }
-    }
+    let mut said = Said::default();
+    query.split('&').filter(|pair| !pair.is_empty()).try_for_each(|pair| said.take(pair))?;
     let port = port.map_or(Ok(DEFAULT_PORT), |port| {
         port.parse::<u16>().ok().filter(|&port| port != 0).ok_or(format!("`{port}` is no port"))
     })?;
-    Ok(Url { host: host.to_owned(), port, fabric, rdma, zero_copy_bytes })
+    Ok(Url { host: host.to_owned(), port, said })
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
@@ -86,11 +67,14 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
 
 #[cfg(test)]
 mod tests {
+    use onesided_fabric::Rdma;
+
     use super::*;
+    use crate::options::FabricChoice;
 
     fn parts(url: &str) -> (String, u16, Option<FabricChoice>) {
         let url = Url::parse(url).unwrap();
-        (url.host, url.port, url.fabric)
+        (url.host, url.port, url.said.fabric)
     }
 
     #[test]
@@ -100,9 +84,9 @@ mod tests {
         assert_eq!(parts("onesided://[::1]"), ("::1".into(), DEFAULT_PORT, None));
         let with_fabric = parts("onesided://[fe80::1]:80?fabric=tcp");
         assert_eq!(with_fabric, ("fe80::1".into(), 80, Some(FabricChoice::Tcp)));
-        let both = Url::parse("onesided://x?rdma=never&fabric=shm").unwrap();
+        let both = Url::parse("onesided://x?rdma=never&fabric=shm").unwrap().said;
         assert_eq!((both.rdma, both.fabric), (Some(Rdma::Never), Some(FabricChoice::Shm)));
-        let copies = Url::parse("onesided://x?zero_copy_bytes=65536").unwrap();
+        let copies = Url::parse("onesided://x?zero_copy_bytes=65536").unwrap().said;
         assert_eq!(copies.zero_copy_bytes, Some(65_536));
         assert_eq!(Url::parse("onesided://[::1]:5").unwrap().address(), "[::1]:5");
     }

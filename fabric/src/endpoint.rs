@@ -154,6 +154,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Longest packets of the connection, where the device cuts it into packets and says how long
+    /// they are. It asks the device.
+    fn path_mtu_bytes(&self) -> Option<u32> {
+        None
+    }
+
     /// Ends the connection. What is outstanding is flushed, then `Disconnected` is delivered.
     fn close(&self);
 

@@ -166,6 +166,13 @@ impl Link {
         self.state.load(Ordering::Acquire) != OPEN
     }
 
+    /// Its path MTU; `None` when it has ended or the device does not say.
+    pub(super) fn path_mtu_bytes(&self) -> Option<u32> {
+        // 1 is 256 bytes, each next one twice the one before.
+        let code = self.tx.lock().queue.qp()?.path_mtu().ok()?;
+        128_u32.checked_shl(code)
+    }
+
     /// A message of the peer has arrived, with a grant if it is not 0: one of this side's is
     /// answered.
     #[inline]
@@ -306,6 +313,10 @@ impl Endpoint for Handle {
 
     fn read_bytes_now(&self, _: RemoteAddr, _: &mut [u8]) -> Option<Result<(), AccessError>> {
         None
+    }
+
+    fn path_mtu_bytes(&self) -> Option<u32> {
+        self.0.path_mtu_bytes()
     }
 
     fn close(&self) {

@@ -159,9 +159,8 @@ impl Queue {
     /// The path MTU of each endpoint.
     #[cfg(test)]
     pub(crate) fn path_mtus(&self) -> Vec<u32> {
-        let mtu = |link: &Arc<Link>| link.tx.lock().queue.qp().map(|qp| qp.path_mtu());
         let links: Vec<_> = self.0.table.read().links().cloned().collect();
-        links.iter().filter_map(mtu).map(|code| 128 << code.expect("a queue pair")).collect()
+        links.iter().filter_map(|link| link.path_mtu_bytes()).collect()
     }
 
     /// Ends all endpoints; their ends are delivered.

@@ -33,8 +33,9 @@ line on stderr says why and what to do.";
 #[derive(Parser, Debug)]
 #[command(name = "onesided", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the server is: onesided://HOST[:PORT], or just HOST[:PORT]
-    /// [default: onesided://127.0.0.1:7411]
+    /// Where the server is: onesided://HOST[:PORT][?NAME=VALUE&...], or just HOST[:PORT]. NAME is
+    /// fabric, rdma, rdma_mtu, zero_copy_bytes, idle_timeout_ms or better_fabric_retry_ms; the
+    /// options here take precedence [default: onesided://127.0.0.1:7411]
     #[arg(long, global = true, env = "ONESIDED_SERVER", value_name = "URL")]
     pub(crate) server: Option<String>,
 
@@ -54,9 +55,19 @@ pub(crate) struct Cli {
     pub(crate) rdma_device: RdmaDevice,
 
     /// Longest packets of an RDMA connection, in bytes: 256, 512, 1024, 2048 or 4096. `auto` takes
-    /// what the path allows.
-    #[arg(long, global = true, value_name = "BYTES", default_value = "auto")]
-    pub(crate) rdma_mtu: PathMtu,
+    /// what the path allows. Without this the URL decides (?rdma_mtu=...), else it is `auto`.
+    #[arg(long, global = true, value_name = "BYTES")]
+    pub(crate) rdma_mtu: Option<PathMtu>,
+
+    /// Close a connection over verbs or tcp that was not used for so many milliseconds; 0 = never
+    /// [default: the URL's, else 300000]
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) idle_timeout_ms: Option<u64>,
+
+    /// After a fallback, try a better fabric so many milliseconds later, and then ever more rarely;
+    /// 0 = never [default: the URL's, else 10000]
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) better_fabric_retry_ms: Option<u64>,
 
     /// The table that put, get, del, incr, scan, load and dump work on.
     #[arg(long, global = true, value_name = "NAME", default_value = "default")]

@@ -63,6 +63,7 @@ fn as_text(findings: &[Finding]) -> String {
 struct Measured {
     /// Without the server's CPU.
     one_sided: bool,
+    path_mtu_bytes: Option<u32>,
     ping: [Duration; 3],
     read: Option<[Duration; 3]>,
 }
@@ -159,6 +160,7 @@ impl Doctor<'_> {
         self.paths.push(json!({
             "fabric": name(fabric),
             "one_sided": measured.one_sided,
+            "path_mtu_bytes": measured.path_mtu_bytes,
             "count": self.args.count,
             "ping": us(&measured.ping),
             "get_of_absent_key": measured.read.as_ref().map(us),
@@ -171,7 +173,9 @@ impl Doctor<'_> {
             Some(times) => format!("GET of an absent key, {how}: {}", range(times)),
             None => format!("no GET: there is no table {:?}", self.cli.table),
         };
-        let found = format!("works; round trip: {}; {read}", range(&measured.ping));
+        let mtu = measured.path_mtu_bytes.map(|bytes| format!("path MTU {bytes} bytes; "));
+        let mtu = mtu.unwrap_or_default();
+        let found = format!("works; {mtu}round trip: {}; {read}", range(&measured.ping));
         self.add(Status::Ok, subject, found, None);
     }
 
@@ -208,7 +212,9 @@ impl Doctor<'_> {
             Err(onesided::Error::NoSuchTable(_)) => None,
             Err(error) => return Err(error.into()),
         };
-        Ok(Measured { one_sided: fabric != FabricName::Tcp, ping, read })
+        let (one_sided, path_mtu_bytes) =
+            (fabric != FabricName::Tcp, client.stats().path_mtu_bytes);
+        Ok(Measured { one_sided, path_mtu_bytes, ping, read })
     }
 }
 

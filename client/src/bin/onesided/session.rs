@@ -60,11 +60,19 @@ pub(crate) fn builder(cli: &Cli) -> Result<ClientBuilder> {
     let mut builder: ClientBuilder = onesided::Client::builder()
         .url(url(cli))
         .rdma_device(cli.rdma_device.clone())
-        .rdma_mtu(cli.rdma_mtu)
         .connect_timeout_ms(timeout_ms)
         .operation_timeout_ms(timeout_ms);
     if let Some(rdma) = cli.rdma {
         builder = builder.rdma(rdma);
+    }
+    if let Some(mtu) = cli.rdma_mtu {
+        builder = builder.rdma_mtu(mtu);
+    }
+    if let Some(ms) = cli.idle_timeout_ms {
+        builder = builder.idle_timeout_ms(ms);
+    }
+    if let Some(ms) = cli.better_fabric_retry_ms {
+        builder = builder.better_fabric_retry_ms(ms);
     }
     if let Some(file) = &cli.token_file {
         let token = std::fs::read_to_string(file)

@@ -151,7 +151,6 @@ impl Qp {
     ///
     /// # Errors
     /// When the device does not say.
-    #[cfg(test)]
     pub(crate) fn path_mtu(&self) -> Result<u32, VerbsError> {
         // SAFETY: both are plain data, for which zero is a value.
         let mut attr: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
