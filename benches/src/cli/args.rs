@@ -150,9 +150,9 @@ pub struct TargetArgs {
     /// RDMA device of this host: NAME[:PORT[:GID_INDEX]] or an address.
     #[arg(long, default_value = "auto")]
     pub rdma_device: RdmaDevice,
-    /// Table of onesided.
-    #[arg(long, default_value = "default")]
-    pub table: String,
+    /// Table of onesided; made if it is not there. [default: default, and for scans: ordered]
+    #[arg(long)]
+    pub table: Option<String>,
     /// GET into registered buffers and PUT from them, as is best for large values over RDMA.
     #[arg(long)]
     pub registered: bool,

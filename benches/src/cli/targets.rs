@@ -39,10 +39,12 @@ impl Wanted {
 
 /// All that was typed: onesided once for each fabric.
 pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Vec<Wanted> {
+    // A server's own table `default` has no order, so that scans need another one.
+    let usual_table = if options.ordered { "ordered" } else { "default" };
     let options = Options {
         rdma: args.rdma,
         rdma_device: args.rdma_device.clone(),
-        table: args.table.clone(),
+        table: args.table.clone().unwrap_or_else(|| usual_table.to_owned()),
         registered: args.registered,
         cache_bytes: args.cache_bytes,
         prefill: args.prefill,

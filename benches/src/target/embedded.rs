@@ -37,7 +37,7 @@ impl Embedded {
         let program = program();
         let child = Command::new(&program)
             .args(["--listen", "127.0.0.1:0", "--log", "info", "--log-format", "json"])
-            .args(["--memory", &memory_bytes.to_string(), "--table", &options.table])
+            .args(["--memory", &memory_bytes.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
