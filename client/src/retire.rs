@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use onesided_fabric::RegionId;
 use onesided_protocol::control::Retired;
 use onesided_protocol::rules::{Rule, holds};
 
@@ -81,11 +82,23 @@ impl Retirement {
                 // What began before may have learnt of it once more.
                 self.stage = match self.link.forget(&self.retired) {
                     true => Stage::operations(&self.link),
-                    false => Stage::Over,
+                    false => self.let_go(),
                 };
             }
         }
         matches!(self.stage, Stage::Over)
+    }
+}
+
+impl Retirement {
+    /// What is attached and nobody looks at goes: its pages may be mapped here.
+    fn let_go(&self) -> Stage {
+        for retired in &self.retired {
+            if let Retired::Region(id) = *retired {
+                self.connection.endpoint().detach(RegionId(id));
+            }
+        }
+        Stage::Over
     }
 }
 

@@ -101,6 +101,49 @@ fn dropped_tables_give_their_index_back_under_readers() {
     assert!(clients.iter().all(|client| client.stats().reconnects == 0));
 }
 
+/// Regions go back to the system while clients read what was in them.
+#[test]
+fn regions_go_back_under_readers() {
+    const KEYS: usize = 2_000;
+    let server = Server::start(ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: 64 << 20,
+        region_bytes: 4 << 20,
+        session_lease_ms: 1_000,
+        shrink_after_s: 1,
+        ..ServerConfig::default()
+    })
+    .expect("the server starts");
+    let clients = [(); 2].map(|()| connect(&server, FabricChoice::Auto));
+    let tables = clients.each_ref().map(|client| client.table("default").expect("the table"));
+    let long = vec![7; 12_000];
+    (0..KEYS).for_each(|n| _ = tables[0].put(key(n), key(n)).expect("a put"));
+    (0..KEYS).for_each(|n| _ = tables[0].put([b"x", &key(n)[..]].concat(), &long).expect("a put"));
+    let before = stat(&clients[0], "memory_region_bytes");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (over, [table, again]) = (&over, &tables);
+        let readers = [table, again, again].map(|t| scope.spawn(move || read(t, KEYS, over)));
+        for n in 0..KEYS {
+            table.delete([b"x", &key(n)[..]].concat()).expect("deleted");
+        }
+        eventually("most of the memory is given back", || {
+            let bytes = ["memory_region_bytes", "memory_retired_bytes"];
+            let [there, retired] = bytes.map(|name| stat(&clients[0], name));
+            there <= before / 2 && retired == 0
+        });
+        over.store(true, Ordering::Relaxed);
+        let hits: u64 = readers.into_iter().map(|reader| reader.join().expect("a reader")).sum();
+        assert!(hits > 1_000, "{hits} hits");
+    });
+    assert_eq!(stat(&clients[0], "sessions_fenced"), 0);
+    assert!(clients.iter().all(|client| client.stats().reconnects == 0));
+    let mapped = std::fs::read_to_string("/proc/self/maps").expect("this process's mappings");
+    let regions = mapped.lines().filter(|line| line.contains("onesided-region")).count();
+    // The server's mapping of each, and those of two clients.
+    assert!(regions <= 3 * before as usize / 2 / (4 << 20), "{regions} mappings of regions");
+}
+
 /// An idle client acknowledges too, and so does one that has no one-sided reads.
 #[test]
 fn clients_that_do_nothing_hold_nothing() {

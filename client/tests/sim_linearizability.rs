@@ -44,9 +44,10 @@ fn seeds_are_linearizable() {
         all.forward_hops += seen.forward_hops;
         all.rpc_gets += seen.rpc_gets;
         all.moved += seen.moved;
+        all.revoked += seen.revoked;
     }
     println!("{all:?}");
     let enough = all.gets > 1_000 && all.dropped > 100 && all.splits > 100;
-    let enough = enough && all.moved > 2_000;
+    let enough = enough && all.moved > 2_000 && all.revoked > 100;
     assert!(number("SEED").is_some() || enough, "{all:?}");
 }

@@ -14,13 +14,14 @@ use sim::{Plan, Seen, Sim, Weights};
 
 /// Rules that luck seldom finds: `weakened_directed.rs` and
 /// `weakened_epochs.rs` provoke them.
-const DIRECTED: [Rule; 7] = [
+const DIRECTED: [Rule; 8] = [
     Rule::Pending,
     Rule::InsertPointsFirst,
     Rule::MarkBeforePublish,
     Rule::LargeUnique,
     Rule::RetiredWaits,
     Rule::AcknowledgeWaits,
+    Rule::RetiredIsForgotten,
     Rule::FencedProvesNoMiss,
 ];
 

@@ -73,6 +73,10 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// When the owner does not offer the region, or the descriptor is not one of this fabric's.
     fn attach(&self, region: RegionId, descriptor: &[u8]) -> Result<(), AttachError>;
 
+    /// Forgets an attached region: its owner takes it away. Requests that address it are refused
+    /// from now on, or READ zeros. The caller has seen to it that none is under way.
+    fn detach(&self, _region: RegionId) {}
+
     /// Lets the peer address memory of this side as its region 0, before the first request that
     /// makes it do so. May block briefly. Twice is the same as once.
     ///

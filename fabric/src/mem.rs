@@ -4,8 +4,9 @@
 //! Rules, cited by every unsafe block as R1 to R4:
 //!
 //! - **R1** The mapping `[base, base + len_bytes)` is valid from construction to drop: it is never
-//!   unmapped, remapped or truncated while a `Memory` exists. (A memfd is sealed against
-//!   shrinking before another process sees it, and a foreign one is refused unless it is.)
+//!   unmapped, moved or truncated while a `Memory` exists; other pages may take the place of its
+//!   own ([`Memory::discard`]), as if somebody had stored what they hold. (A memfd is sealed
+//!   against shrinking before another process sees it, and a foreign one is refused unless it is.)
 //! - **R2** No reference into the mapping is ever made, except to an atomic: others write
 //!   concurrently. It lives for one access, or for one wait on a futex.
 //! - **R3** Every access is checked against `len_bytes` and alignment first; `base` is page-aligned
@@ -17,11 +18,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -74,9 +76,11 @@ pub struct Memory {
     len_bytes: usize,
     rights: Rights,
     shared: bool,
-    fd: Option<OwnedFd>,
+    fd: Mutex<Option<Arc<OwnedFd>>>,
     hook: Option<Arc<dyn StoreHook>>,
-    registrations: Registrations,
+    registrations: RwLock<Registrations>,
+    /// Its own pages are given up.
+    discarded: AtomicBool,
     /// See [`lines`].
     wide_loads: bool,
 }
@@ -133,7 +137,7 @@ impl Memory {
         if peers == Rights::ReadOnly {
             seals |= SealFlags::FUTURE_WRITE;
         }
-        if let Some(fd) = &memory.fd {
+        if let Some(fd) = memory.fd() {
             rustix::fs::fcntl_add_seals(fd, seals)?;
         }
         Ok(memory)
@@ -184,9 +188,17 @@ impl Memory {
         }?;
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| std::io::Error::other("mmap returned the null address"))?;
-        let (shared, registrations) = (fd.is_some(), Registrations::default());
-        let wide_loads = lines::has_wide_loads();
-        Ok(Self { base, len_bytes, rights, shared, fd, hook, registrations, wide_loads })
+        Ok(Self {
+            base,
+            len_bytes,
+            rights,
+            shared: fd.is_some(),
+            fd: Mutex::new(fd.map(Arc::new)),
+            hook,
+            registrations: RwLock::default(),
+            discarded: AtomicBool::new(false),
+            wide_loads: lines::has_wide_loads(),
+        })
     }
 
     /// Its length.
@@ -195,37 +207,40 @@ impl Memory {
         self.len_bytes
     }
 
-    /// Its registration with a protection domain, made at first use and dropped before the memory
-    /// is unmapped: as [`crate::Buffer::registered`]. The device then accesses the memory as a
-    /// peer process does, by words, at any time.
+    /// What `then` says of its registration with a protection domain, which is made at first use
+    /// and dropped before the memory is unmapped or discarded: as [`crate::Buffer::registered`].
+    /// The device then accesses the memory as a peer process does, by words, at any time.
     ///
     /// # Errors
     /// What `make` says; the next call tries again.
-    pub fn registered<T: Any + Send + Sync, E>(
+    pub fn registered<T: Any + Send + Sync, E, R>(
         &self,
         domain: usize,
         make: impl FnOnce(Span) -> Result<T, E>,
-    ) -> Result<&T, E> {
-        self.registrations.get_or_make(domain, || {
+        then: impl FnOnce(&T) -> R,
+    ) -> Result<R, E> {
+        let registrations = self.registrations.read();
+        let registration = registrations.get_or_make(domain, || {
             // Shared mappings are not copied on write.
             if !self.shared {
                 block::keep_from_children(self.base, self.len_bytes);
             }
             let addr = self.base.as_ptr().expose_provenance() as u64;
             make(Span { addr, len_bytes: self.len_bytes })
-        })
+        });
+        registration.map(then)
     }
 
     /// The memfd behind it, to be passed to another process.
     #[must_use]
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+    pub fn fd(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.lock().clone()
     }
 
     /// Closes the memfd: the mapping stays, but it can be passed to nobody any more. For who holds
     /// thousands of mappings and may hold few descriptors.
-    pub fn close_fd(&mut self) {
-        self.fd = None;
+    pub fn close_fd(&self) {
+        *self.fd.lock() = None;
     }
 
     #[inline]
@@ -537,7 +552,7 @@ fn prefetch_line(_line: NonNull<u8>) {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.registrations.clear();
+        *self.registrations.get_mut() = Registrations::default();
         // SAFETY: R1 ends here: nobody holds a pointer into the mapping (R2).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
         debug_assert!(unmapped.is_ok());

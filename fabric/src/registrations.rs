@@ -82,11 +82,6 @@ impl Registrations {
         let _making = self.making.lock();
         self.first.get().is_none().then(act)
     }
-
-    /// Drops all of them.
-    pub(crate) fn clear(&mut self) {
-        self.first = Link::new();
-    }
 }
 
 impl fmt::Debug for Registrations {

@@ -24,13 +24,15 @@ pub enum Rule {
     RetiredWaits,
     /// A session acknowledges an epoch only when what it began before is over.
     AcknowledgeWaits,
+    /// Nothing that begins after a region was said to be retired READs in it.
+    RetiredIsForgotten,
     /// A miss counts only if the session had not ended after the last READ.
     FencedProvesNoMiss,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -44,6 +46,7 @@ impl Rule {
         Self::LargeUnique,
         Self::RetiredWaits,
         Self::AcknowledgeWaits,
+        Self::RetiredIsForgotten,
         Self::FencedProvesNoMiss,
     ];
 }

@@ -56,6 +56,7 @@ fn needs_restart(old: &ServerConfig, new: &ServerConfig) -> Vec<&'static str> {
         staging_loads: _,
         huge_pages,
         cleaning,
+        shrink_after_s,
         region_bytes: _,
         segment_bytes: _,
         split_load_percent: _,
@@ -88,6 +89,7 @@ fn needs_restart(old: &ServerConfig, new: &ServerConfig) -> Vec<&'static str> {
         ("rendezvous", *rendezvous_bytes != old.rendezvous_bytes),
         ("huge_pages", *huge_pages != old.huge_pages),
         ("cleaning", *cleaning != old.cleaning),
+        ("shrink_after_s", *shrink_after_s != old.shrink_after_s),
     ];
     differ.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
 }

@@ -213,6 +213,7 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_limit_bytes", status.limit_bytes),
         ("memory_regions", u64::from(status.regions)),
         ("memory_region_bytes", status.region_bytes),
+        ("memory_retired_bytes", status.retired_bytes),
         ("memory_catalog_bytes", status.catalog_bytes),
         ("memory_log_bytes", status.log_bytes),
         ("memory_log_live_bytes", status.log_live_bytes),

@@ -218,6 +218,7 @@ fn make_engine(
         huge_pages: config.huge_pages == HugePages::Auto,
         cleaning: config.cleaning,
         cleaner_thread: true,
+        shrink_after_s: config.shrink_after_s,
     };
     let clock: Arc<ServerClock> = Arc::clone(clock);
     Engine::within(Arc::clone(budget), engine_config, make_memory, clock)

@@ -7,6 +7,7 @@ use onesided_protocol::layout::catalog::{
     CATALOG_BYTES, CATALOG_REGION, COUNTS_OFFSET, RegionRecord,
 };
 use onesided_protocol::limits::REGIONS_MAX;
+use onesided_protocol::rules::{Rule, holds};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::io::Io;
@@ -30,6 +31,9 @@ impl Regions {
 
     /// The server takes this region away. Whether it was known.
     pub(crate) fn forget(&self, id: u32) -> bool {
+        if !holds(Rule::RetiredIsForgotten) {
+            return false;
+        }
         self.lens.get(id as usize).is_some_and(|len| len.swap(0, Ordering::AcqRel) != 0)
     }
 

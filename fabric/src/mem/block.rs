@@ -135,7 +135,7 @@ pub(super) fn keep_from_children(base: NonNull<u8>, len_bytes: usize) {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.registrations.clear();
+        self.registrations = Registrations::default();
         // SAFETY: B1 ends here: no block is left, and nothing else refers into it (B2).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
         debug_assert!(unmapped.is_ok());

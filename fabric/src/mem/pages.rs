@@ -1,8 +1,11 @@
 //! The pages under a memory: given back, or made huge. Rules R1 to R4 as in [`super`].
 
+use std::sync::atomic::Ordering;
+
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{AccessError, Memory};
+use crate::work::Rights;
 
 /// What [`Memory::make_huge`] puts in one piece: a huge page of x86_64, and of aarch64 with pages
 /// of 4 KiB.
@@ -28,12 +31,38 @@ impl Memory {
         if self.shared {
             // Not of memory that a device knows: it would go on with the pages that were taken
             // out, while this side sees new ones.
-            match self.registrations.if_none(|| self.remove_pages(start, end - start)) {
+            match self.registrations.read().if_none(|| self.remove_pages(start, end - start)) {
                 None | Some(Err(rustix::io::Errno::PERM)) => {}
                 Some(outcome) => return Ok(outcome?),
             }
         }
         self.zero(start, end - start).map_err(std::io::Error::other)
+    }
+
+    /// Gives up what it holds: devices do not know it any more, it can be passed to nobody, and it
+    /// reads as zero. The system has the pages back when all who map shared memory have done so.
+    /// For memory that nobody uses any more and whose mapping cannot go, since somebody may hold a
+    /// reference to it. A device's READ of it fails from now on, and with it its queue pair.
+    ///
+    /// # Errors
+    /// When the system refuses; then only the pages stay.
+    pub fn discard(&self) -> std::io::Result<()> {
+        self.discarded.store(true, Ordering::Release);
+        // Dropped after the lock is free: deregistering takes a while.
+        let registrations = std::mem::take(&mut *self.registrations.write());
+        drop(registrations);
+        self.close_fd();
+        let prot = match self.rights {
+            Rights::ReadOnly => ProtFlags::READ,
+            Rights::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let at = self.base.as_ptr().cast();
+        // SAFETY: R1: the whole of this mapping, which stays valid: what holds other bytes from now
+        // on is as if somebody had stored them (R2).
+        let mapped = unsafe { rustix::mm::mmap_anonymous(at, self.len_bytes, prot, flags) }?;
+        debug_assert_eq!(mapped, at, "a fixed mapping is where it was asked for");
+        Ok(())
     }
 
     fn remove_pages(&self, start: usize, len_bytes: usize) -> rustix::io::Result<()> {
@@ -58,6 +87,9 @@ impl Memory {
         }
         self.check(offset_bytes, HUGE_PAGE_BYTES).map_err(std::io::Error::other)?;
         self.check_writable().map_err(std::io::Error::other)?;
+        if self.discarded.load(Ordering::Acquire) {
+            return Err(std::io::Error::other("the memory was given up"));
+        }
         // SAFETY: R3: just checked.
         let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
         // The kernel refuses a range without any page.

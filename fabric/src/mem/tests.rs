@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use super::*;
 
 fn fd_of(memory: &Memory) -> OwnedFd {
-    memory.fd().expect("shared").try_clone_to_owned().expect("a descriptor")
+    memory.fd().expect("shared").try_clone().expect("a descriptor")
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn pages_that_a_device_knows_are_zeroed_in_place() {
     memory.write_bytes(0, &[7; 1 << 20]).expect("inside");
     memory.release(0, 1 << 19).expect("released");
     assert_eq!(resident(), 1 << 19, "half of the pages are gone");
-    let span = memory.registered(1, Ok::<_, ()>).expect("made");
+    let span = memory.registered(1, Ok::<_, ()>, |span| *span).expect("made");
     assert_eq!(span.len_bytes, 1 << 20);
     memory.release(1 << 19, 1 << 19).expect("released");
     assert_eq!(resident(), 1 << 19, "the pages stay");
@@ -165,7 +165,7 @@ fn pages_that_a_device_knows_are_zeroed_in_place() {
 #[test]
 fn released_pages_read_as_zero_for_all() {
     for peers in [Rights::ReadOnly, Rights::ReadWrite] {
-        let mut owner = Memory::shared("t", 4 * 4096, peers).expect("memory");
+        let owner = Memory::shared("t", 4 * 4096, peers).expect("memory");
         let peer = Memory::foreign(fd_of(&owner), 4 * 4096, Rights::ReadOnly).expect("mapped");
         owner.close_fd();
         assert!(owner.fd().is_none());
@@ -177,6 +177,34 @@ fn released_pages_read_as_zero_for_all() {
         assert!(bytes[..4096].iter().chain(&bytes[3 * 4096..]).all(|&b| b == 1));
         assert!(bytes[4096..3 * 4096].iter().all(|&b| b == 0));
     }
+}
+
+#[test]
+fn discarded_memory_is_zero_and_unknown_and_its_pages_go_with_the_last_of_all() {
+    struct Registration(Arc<AtomicU64>);
+    impl Drop for Registration {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    const BYTES: usize = 2 * HUGE_PAGE_BYTES;
+    let owner = Memory::shared("t", BYTES, Rights::ReadOnly).expect("memory");
+    let fd = fd_of(&owner);
+    let peer = Memory::foreign(fd_of(&owner), BYTES, Rights::ReadOnly).expect("mapped");
+    owner.write_bytes(BYTES - 9, &[7; 9]).expect("inside");
+    let dropped = Arc::new(AtomicU64::new(0));
+    let make = |_| Ok::<_, ()>(Registration(Arc::clone(&dropped)));
+    owner.registered(1, make, |_| ()).expect("made");
+    owner.discard().expect("discarded");
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    assert!(owner.fd().is_none() && owner.make_huge(0).is_err());
+    assert_eq!((owner.load(BYTES - 8), peer.load(BYTES - 8)), (Ok(0), Ok(0x0707_0707_0707_0707)));
+    owner.store(0, 1).expect("still a mapping");
+    assert_eq!(peer.load(0), Ok(0), "of its own");
+    peer.discard().expect("discarded");
+    assert_eq!((peer.load(BYTES - 8), peer.store(0, 1)), (Ok(0), Err(AccessError::ReadOnly)));
+    // Now only this descriptor keeps the pages.
+    assert!(rustix::fs::fstat(fd).expect("its state").st_blocks > 0);
 }
 
 #[test]

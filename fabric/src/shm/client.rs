@@ -137,7 +137,7 @@ fn session(
     let mut fds = fds.into_iter();
     let mut map = |len_bytes: usize, rights| {
         let fd = fds.next().ok_or(ConnectError::Answer("a descriptor is missing"))?;
-        let mut memory = Memory::foreign(fd, len_bytes, rights)?;
+        let memory = Memory::foreign(fd, len_bytes, rights)?;
         memory.close_fd();
         Ok::<_, ConnectError>(memory)
     };
@@ -264,7 +264,7 @@ impl Shared {
         let failed = |source: std::io::Error| AttachError::Map { region, source };
         let missing = || failed(std::io::Error::other("the answer came without its descriptor"));
         let fd = fds.into_iter().next().ok_or_else(missing)?;
-        let mut memory = Memory::foreign(fd, len_bytes, rights).map_err(failed)?;
+        let memory = Memory::foreign(fd, len_bytes, rights).map_err(failed)?;
         memory.close_fd();
         table.insert(region, memory);
         Ok(())
@@ -321,6 +321,13 @@ impl Endpoint for ClientEndpoint {
     /// memfd; it is not looked at.
     fn attach(&self, region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {
         self.shared.attach(region)
+    }
+
+    fn detach(&self, region: RegionId) {
+        let Remote::Regions(table) = &self.shared.link.remote else { return };
+        if let Some(Err(error)) = table.region(region).map(Memory::discard) {
+            tracing::warn!(%error, ?region, "a region that the server gave up stays mapped");
+        }
     }
 
     fn is_fenced(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -340,7 +340,7 @@ impl Acceptor {
         {
             let len_bytes = memory.len_bytes();
             let tell = Tell::Offer { region, rights, len_bytes };
-            return wire::send(&link.socket, &tell.encode(), &[fd]);
+            return wire::send(&link.socket, &tell.encode(), &[fd.as_fd()]);
         }
         wire::send(&link.socket, &Tell::NoOffer { region }.encode(), &[])
     }
@@ -382,13 +382,13 @@ impl Acceptor {
             self.welcome(&socket, geometry, slot, &session, staging.as_ref())?;
             Ok((session, staging))
         });
-        let (mut session, mut staging) = made.map_err(|error| {
+        let (session, staging) = made.map_err(|error| {
             tracing::warn!(%error, "cannot make an shm session");
             refuse(&socket, "it cannot make a session; see its log");
         })?;
         // One descriptor per session is enough: the socket.
         session.close_fd();
-        if let Some(staging) = &mut staging {
+        if let Some(staging) = &staging {
             staging.close_fd();
         }
         Ok(Arc::new(Link::new(Parts {
@@ -423,6 +423,7 @@ impl Acceptor {
         let (bell, flag) = self.hub.bell.memories();
         let memories = [Some(session), Some(bell), Some(flag), staging];
         let fds: Vec<_> = memories.iter().flatten().filter_map(|memory| memory.fd()).collect();
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let tell = Tell::Welcome {
             geometry,
             slot,

@@ -215,6 +215,10 @@ impl Endpoint for SimEndpoint {
         Some(found.and_then(|(memory, offset)| memory.read_bytes(offset, into)))
     }
 
+    fn detach(&self, region: RegionId) {
+        self.world.state.lock().side(self.at).attached.remove(&region);
+    }
+
     fn is_fenced(&self) -> bool {
         self.world.state.lock().side(self.at).fenced
     }

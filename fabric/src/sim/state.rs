@@ -200,6 +200,26 @@ impl State {
         self.queues[queue].ready.push_back(Item { at, id, what });
     }
 
+    /// The memory of a region can be reached by nobody any more: requests that do are faulty.
+    pub(super) fn revoke(&mut self, region: RegionId) {
+        let mut failed = 0;
+        for side in self.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
+            side.offers.remove(&region);
+            let Some((memory, _)) = side.attached.remove(&region) else { continue };
+            let revoked = AccessError::NotAttached(region.0);
+            for op in &mut side.posted {
+                if let Work::Read(words) = &mut op.work
+                    && Arc::ptr_eq(&words.memory, &memory)
+                {
+                    failed += 1;
+                    let buffer = std::mem::take(&mut words.buffer);
+                    op.work = Work::Faulty(revoked, Some(buffer));
+                }
+            }
+        }
+        self.reads -= failed;
+    }
+
     /// Two sides on two queues; returns the number of the connection.
     pub(super) fn connect(&mut self, contexts: [u64; 2], queues: [usize; 2]) -> usize {
         let side = |i: usize| Side { context: contexts[i], queue: queues[i], ..Side::default() };

@@ -208,6 +208,12 @@ impl World {
         }
     }
 
+    /// An owner takes memory away, as a device that no longer knows a registration: READs of it
+    /// fail on every connection, those that are under way too.
+    pub fn revoke(&self, region: RegionId) {
+        self.state.lock().revoke(region);
+    }
+
     /// The peer of an endpoint has ended the connection and says so, while this side's READs go on:
     /// as where a process is stopped whose mappings outlive its session.
     pub fn fence(&self, endpoint: &SimEndpoint) {

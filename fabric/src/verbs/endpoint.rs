@@ -293,6 +293,10 @@ impl Endpoint for Handle {
         self.0.attach(region)
     }
 
+    fn detach(&self, region: RegionId) {
+        self.0.tx.lock().regions.remove(region);
+    }
+
     fn lend(&self, memory: &Arc<Memory>) -> Result<(), AttachError> {
         self.0.lend(memory)
     }

@@ -75,6 +75,13 @@ impl Regions {
         Ok(())
     }
 
+    /// Forgets a region: nothing is posted into it any more.
+    pub(super) fn remove(&mut self, region: RegionId) {
+        if let Some(place) = self.0.get_mut(region.0 as usize) {
+            *place = None;
+        }
+    }
+
     /// Where the device finds `len_bytes` at `at`.
     ///
     /// # Errors

@@ -64,6 +64,8 @@ pub struct FileConfig {
     pub huge_pages: Option<HugePages>,
     /// `auto`, `aggressive` or `off`.
     pub cleaning: Option<Cleaning>,
+    /// Seconds.
+    pub shrink_after_s: Option<u32>,
     /// A filter of tracing, e.g. `info`.
     pub log: Option<String>,
     /// `text` or `json`.
@@ -178,6 +180,7 @@ impl FileConfig {
             rendezvous: over.rendezvous.or(self.rendezvous),
             huge_pages: over.huge_pages.or(self.huge_pages),
             cleaning: over.cleaning.or(self.cleaning),
+            shrink_after_s: over.shrink_after_s.or(self.shrink_after_s),
             log: over.log.or(self.log),
             log_format: over.log_format.or(self.log_format),
             tenant: over.tenant.or(self.tenant),
@@ -231,6 +234,7 @@ impl FileConfig {
             staging_loads: default.staging_loads,
             huge_pages: self.huge_pages.unwrap_or(default.huge_pages),
             cleaning: self.cleaning.unwrap_or(default.cleaning),
+            shrink_after_s: self.shrink_after_s.unwrap_or(default.shrink_after_s),
             region_bytes: default.region_bytes,
             segment_bytes: default.segment_bytes,
             split_load_percent: default.split_load_percent,

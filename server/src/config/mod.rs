@@ -85,6 +85,8 @@ pub struct ServerConfig {
     pub huge_pages: HugePages,
     /// When entries are moved together, so that memory becomes free.
     pub cleaning: Cleaning,
+    /// Regions that were too many for so many seconds go back to the system; 0 = never.
+    pub shrink_after_s: u32,
     /// Length of a region; for tests.
     pub region_bytes: usize,
     /// Longest log segment; for tests.
@@ -136,6 +138,7 @@ impl Default for ServerConfig {
             staging_loads: true,
             huge_pages: HugePages::Auto,
             cleaning: Cleaning::Auto,
+            shrink_after_s: 60,
             region_bytes: REGION_BYTES,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 78,
@@ -157,6 +160,7 @@ impl ServerConfig {
         range("handshake_timeout_ms", self.handshake_timeout_ms as usize, 1, 3_600_000)?;
         range("session_lease_ms", self.session_lease_ms as usize, 20, 3_600_000)?;
         range("ticket_lease_ms", self.ticket_lease_ms as usize, 1, 3_600_000)?;
+        range("shrink_after_s", self.shrink_after_s as usize, 0, 1 << 30)?;
         range("acknowledge_ms", self.acknowledge_ms as usize, 1, 3_600_000)?;
         range("credits", self.credits as usize, 1, MUTATIONS_IN_FLIGHT_MAX)?;
         range("spin_us", self.spin_us as usize, 0, 1_000_000)?;

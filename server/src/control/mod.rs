@@ -100,6 +100,8 @@ async fn tick(core: Arc<Core>) {
         let mut engines = core.tenants.engines();
         let tending = engines
             .any(|engine| engine.has_expiring() || engine.has_heat() || engine.has_retired());
+        let mut engines = core.tenants.engines();
+        let tending = tending || engines.any(|engine| engine.may_shrink());
         if expired.is_empty() && !tending {
             continue;
         }
@@ -115,6 +117,7 @@ async fn tick(core: Arc<Core>) {
             for engine in core.tenants.engines() {
                 engine.expire();
                 engine.tend_heat();
+                engine.shrink();
             }
         };
         // Reclaiming memory may take a while.

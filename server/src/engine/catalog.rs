@@ -63,6 +63,14 @@ impl Catalog {
         self.bump();
     }
 
+    /// Makes a region's record zero: nobody who looks learns of it any more.
+    pub(super) fn clear_region(&self, id: u32) {
+        let at = self.at(RegionRecord::offset(id));
+        at.plus(size_of::<RegionRecord>() - 8).store(0);
+        at.write(&[0; size_of::<RegionRecord>() - 8]);
+        self.bump();
+    }
+
     /// Writes a new table's record.
     pub(super) fn set_table(&self, slot: u32, record: &TableRecord) {
         let directory = DirectoryWord(record.directory.get());

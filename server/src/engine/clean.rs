@@ -26,6 +26,7 @@ use super::{Engine, Shared};
 
 mod counts;
 mod help;
+mod leave;
 mod oldest;
 mod row;
 mod thread;

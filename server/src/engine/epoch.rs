@@ -50,12 +50,15 @@ impl Waiting {
 pub(super) enum Memory {
     /// A dropped table's place in the catalog, and the pieces of its index.
     Table { id: u32, record: u32, pieces: Vec<(LogAddr, usize)> },
+    /// A region in which nothing is.
+    Region { id: u32 },
 }
 
 impl Memory {
     fn name(&self) -> Retired {
         match *self {
             Self::Table { id, .. } => Retired::Table(id),
+            Self::Region { id } => Retired::Region(id),
         }
     }
 }
@@ -110,6 +113,7 @@ impl Epochs {
         let state = self.state.lock();
         let pieces = state.waiting.iter().flat_map(|waiting| match &waiting.memory {
             Memory::Table { pieces, .. } => pieces.as_slice(),
+            Memory::Region { .. } => &[],
         });
         pieces.map(|(_, len_bytes)| len_bytes).sum()
     }
@@ -159,6 +163,7 @@ impl Engine {
         for memory in self.shared.epochs.take_free(acknowledged) {
             match memory {
                 Memory::Table { record, pieces, .. } => self.free_table(record, pieces),
+                Memory::Region { id } => self.shared.pool.give_back(id),
             }
         }
     }

@@ -66,6 +66,15 @@ impl HugePages {
         }
     }
 
+    /// Memory is gone for which so many steps were asked for.
+    pub(super) fn gone(&self, steps: u32) {
+        if self.maker.is_some() {
+            // Those that were refused are not told apart: then there are none, as a rule.
+            let fewer = |made: u64| Some(made.saturating_sub(steps.into()));
+            let _made = self.counts.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        }
+    }
+
     /// Bytes in huge pages, and bytes for which the kernel refused them.
     pub(super) fn bytes(&self) -> (u64, u64) {
         let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed) * HUGE_PAGE_BYTES as u64;

@@ -100,6 +100,15 @@ impl Log {
         active.is_some()
     }
 
+    /// As [`Self::close`], if that segment is in this region.
+    pub(super) fn leave(&self, pool: &Pool, account: &Account, region: u32) {
+        let in_it = |active: &mut Active| active.segment.region() == region;
+        let active = self.state.lock().active.take_if(in_it);
+        if let Some(active) = active {
+            account.give(pool.seal(active.segment, self.part, active.used_bytes));
+        }
+    }
+
     /// As [`Self::close`], if `anyway`, or if an eighth of the segment is dead: its rest comes back
     /// only when it is emptied. `false`: there was none.
     pub(super) fn close_to_clean(&self, pool: &Pool, account: &Account, anyway: bool) -> bool {

@@ -1,13 +1,14 @@
 //! Regions and the blocks they are divided into.
 //!
 //! Regions are made on demand, up to the configured amount and to what the budget that the engine
-//! may share with others has left, and stay. A block is an eighth of the
+//! may share with others has left; one that is free as a whole can be given back ([`give_back`]).
+//! A block is an eighth of the
 //! longest log segment and belongs to one table's log, or to the index ([`super::meta`]). Of the
 //! free blocks the first is taken: what was in use before is used again before fresh memory is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use onesided_fabric::Memory;
@@ -25,6 +26,7 @@ use super::room::{Level, Marks, Need, Room};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
+mod give_back;
 mod map;
 mod stretch;
 
@@ -36,6 +38,9 @@ const BLOCK_MIN_BYTES: usize = 1 << 10;
 /// block, while long entries still find most of a segment to lie in side by side.
 const SEGMENT_BLOCKS: usize = 8;
 
+/// Region ids are not used twice; of as much memory as there may be, regions can be made so often.
+const LIVES: usize = 64;
+
 /// When this part of the memory has died, another look for something to clean is worth its time.
 const LOOK_AGAIN_PART: usize = 512;
 
@@ -44,6 +49,8 @@ struct Region {
     blocks: Box<[Block]>,
     /// See [`HugePages::use_soon`].
     huge_asked: AtomicU64,
+    /// It is, or will be, given back: nothing is in it.
+    retired: AtomicBool,
 }
 
 /// Bytes of blocks by use.
@@ -79,10 +86,13 @@ struct FreeBlocks {
     numbers: BTreeSet<u32>,
     /// Of these, nobody takes any: a row is being made.
     held: Range<u32>,
-    /// Bytes of the regions made so far.
+    /// Bytes of the regions that there are.
     made_bytes: usize,
-    /// Regions made so far, the catalog included.
+    /// Regions made so far, the catalog and those that were given back included.
     made: u32,
+    /// Those that were retired, and of them the bytes that sessions may still look at.
+    retired: u32,
+    retired_bytes: usize,
 }
 
 impl Pool {
@@ -115,7 +125,7 @@ impl Pool {
             ));
         }
         Ok(Self {
-            regions: (0..regions).map(|_| OnceLock::new()).collect(),
+            regions: (0..REGIONS_MAX.min(regions * LIVES)).map(|_| OnceLock::new()).collect(),
             make_memory,
             catalog,
             segment_bytes,
@@ -153,7 +163,8 @@ impl Pool {
     }
 
     pub(super) fn memory(&self, id: u32) -> Option<Arc<Memory>> {
-        self.regions.get(id as usize)?.get().map(|region| region.memory.clone())
+        let region = self.regions.get(id as usize)?.get()?;
+        (!region.retired.load(Ordering::Acquire)).then(|| Arc::clone(&region.memory))
     }
 
     fn region(&self, id: u32) -> &Region {
@@ -341,12 +352,14 @@ impl Pool {
 
     /// Makes the next region, if memory is left for one that holds that many blocks in a row.
     fn make_regions(&self, free: &mut FreeBlocks, blocks: usize) -> Result<(), RpcError> {
-        let left_bytes = self.limit_bytes - free.made_bytes;
+        let left_bytes = self.own_left_bytes(free);
         let most_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
         let need_bytes = blocks * self.block_bytes;
+        let id = free.made;
+        // Where regions came and went so often that no number is left.
+        let place = self.regions.get(id as usize).ok_or_else(|| self.full(free, need_bytes))?;
         let len_bytes = self.budget.take(most_bytes, need_bytes, self.segment_bytes);
         let len_bytes = len_bytes.ok_or_else(|| self.full(free, need_bytes))?;
-        let id = free.made;
         let name = format!("onesided-region-{id}");
         let memory = (self.make_memory)(&name, len_bytes).map_err(|error| {
             self.budget.give(len_bytes);
@@ -359,8 +372,8 @@ impl Pool {
         let count = len_bytes / self.block_bytes;
         let blocks = (0..count).map(|_| Block::default()).collect();
         let memory = Arc::new(memory);
-        let region = Region { memory, blocks, huge_asked: AtomicU64::new(0) };
-        let made = self.regions[id as usize].set(region);
+        let (huge_asked, retired) = (AtomicU64::new(0), AtomicBool::new(false));
+        let made = place.set(Region { memory, blocks, huge_asked, retired });
         debug_assert!(made.is_ok(), "region {id} was made twice");
         free.numbers.extend((0..count).map(|block| self.number(id, block)));
         free.made_bytes += len_bytes;
@@ -373,9 +386,8 @@ impl Pool {
     fn full(&self, free: &FreeBlocks, need_bytes: usize) -> RpcError {
         let limit_bytes = self.limit_bytes;
         let in_use_bytes = free.made_bytes - free.numbers.len() * self.block_bytes;
-        let others_bytes = self.budget.taken_bytes() - free.made_bytes;
-        let own =
-            limit_bytes < self.budget.limit_bytes() && limit_bytes - free.made_bytes < need_bytes;
+        let others_bytes = self.budget.taken_bytes() - free.made_bytes - free.retired_bytes;
+        let own = limit_bytes < self.budget.limit_bytes() && self.own_left_bytes(free) < need_bytes;
         let (limit, raise) = match (own, others_bytes) {
             (true, _) => (format!("limit of the tenant {limit_bytes} bytes"), "that limit"),
             (false, 0) => (format!("limit {limit_bytes} bytes"), "--memory"),
@@ -459,8 +471,7 @@ impl Pool {
 
     /// All sealed segments that hold something live, each as it was at some moment.
     pub(super) fn sealed(&self) -> impl Iterator<Item = (LogAddr, Sealed)> {
-        let regions = (0..).zip(&self.regions).filter_map(|(id, region)| Some((id, region.get()?)));
-        regions.flat_map(|(id, region)| {
+        self.live_regions().flat_map(|(id, region)| {
             let blocks = (0..).step_by(self.block_bytes).zip(&region.blocks);
             blocks.filter_map(move |(at, block)| Some((LogAddr::new(id, at), block.sealed()?)))
         })
@@ -480,10 +491,24 @@ impl Pool {
         run * self.block_bytes
     }
 
-    /// Regions made so far, the catalog included, and their bytes without it.
-    pub(super) fn made(&self) -> (u32, usize) {
+    /// All regions that are not retired, with their ids.
+    fn live_regions(&self) -> impl Iterator<Item = (u32, &Region)> {
+        let regions = (0..).zip(&self.regions).skip(1);
+        // They are made in order.
+        let made = regions.map_while(|(id, region)| Some((id, region.get()?)));
+        made.filter(|(_, region)| !region.retired.load(Ordering::Acquire))
+    }
+
+    /// Ids of regions are below this.
+    pub(super) fn made(&self) -> u32 {
+        self.free.lock().made
+    }
+
+    /// Regions that there are, the catalog included, and their bytes without it; and bytes of
+    /// those that are retired and not given back yet.
+    pub(super) fn regions(&self) -> (u32, usize, usize) {
         let free = self.free.lock();
-        (free.made, free.made_bytes)
+        (free.made - free.retired, free.made_bytes, free.retired_bytes)
     }
 
     /// Bytes of the regions that may still be made.
@@ -492,8 +517,13 @@ impl Pool {
     }
 
     fn left_bytes(&self, free: &FreeBlocks) -> usize {
-        let left_bytes = self.limit_bytes - free.made_bytes;
+        let left_bytes = self.own_left_bytes(free);
         left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
+    }
+
+    /// As [`Self::left_bytes`], whatever others take.
+    fn own_left_bytes(&self, free: &FreeBlocks) -> usize {
+        self.limit_bytes - free.made_bytes - free.retired_bytes
     }
 
     /// Bytes in huge pages, and bytes for which the kernel refused them.
@@ -530,8 +560,7 @@ impl Pool {
 
     /// Owner, use and live bytes of every block, each at some moment.
     fn each_block(&self, mut each: impl FnMut(u32, Use, u64)) {
-        let blocks = self.regions.iter().filter_map(OnceLock::get).flat_map(|r| &r.blocks);
-        for block in blocks {
+        for block in self.live_regions().flat_map(|(_, region)| &region.blocks) {
             each(block.owner(), block.used_for(), block.live_bytes());
         }
     }

@@ -30,6 +30,7 @@ mod meta;
 mod order;
 mod publish;
 mod room;
+mod shrink;
 mod split;
 mod spot;
 mod status;
@@ -64,6 +65,7 @@ use clean::{Cleaner, CleanerThread};
 use epoch::Epochs;
 use memory::Pool;
 use meta::Meta;
+use shrink::Shrinking;
 use tables::Tables;
 
 /// How to size and seed an engine.
@@ -89,6 +91,8 @@ pub struct EngineConfig {
     /// Whether a thread of the engine's own does that; without it whoever writes does, when room
     /// is short, and [`Engine::clean`].
     pub cleaner_thread: bool,
+    /// Regions that were too many for so long go back to the system ([`Engine::shrink`]); 0: never.
+    pub shrink_after_s: u32,
 }
 
 impl Default for EngineConfig {
@@ -103,6 +107,7 @@ impl Default for EngineConfig {
             huge_pages: false,
             cleaning: Cleaning::Auto,
             cleaner_thread: false,
+            shrink_after_s: 60,
         }
     }
 }
@@ -149,6 +154,8 @@ pub(crate) struct Shared {
     split_load_percent: u8,
     cleaner: Cleaner,
     epochs: Epochs,
+    shrink_after_s: u32,
+    shrinking: Shrinking,
 }
 
 /// The engine of one tenant in one server life.
@@ -199,6 +206,8 @@ impl Engine {
             split_load_percent: config.split_load_percent,
             cleaner: Cleaner::new(config.cleaning),
             epochs: Epochs::default(),
+            shrink_after_s: config.shrink_after_s,
+            shrinking: Shrinking::default(),
         });
         let tables = Mutex::new(Tables::new(random));
         let cleaner = match config.cleaner_thread && config.cleaning != Cleaning::Off {
@@ -243,10 +252,10 @@ impl Engine {
         self.shared.pool.memory(id)
     }
 
-    /// Regions made so far, the catalog included; ids are below this.
+    /// Ids of regions are below this; some may have been given back.
     #[must_use]
     pub fn regions(&self) -> u32 {
-        self.shared.pool.made().0
+        self.shared.pool.made()
     }
 
     /// Keys with these hashes were read one-sidedly, as a client says. An unknown table is none.

@@ -9,15 +9,17 @@ use super::table::Table;
 use super::{Budget, Engine};
 
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
-/// `meta_bytes` + `free_bytes`.
+/// `meta_bytes` + `free_bytes` + `retired_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryStatus {
     /// What entries and indexes may take in all; less, if other engines took of the budget.
     pub limit_bytes: u64,
-    /// Regions made so far, the catalog included.
+    /// Regions that there are, the catalog included.
     pub regions: u32,
     /// Their length, the catalog's excepted.
     pub region_bytes: u64,
+    /// Regions that are given back as soon as no session can look at them any more.
+    pub retired_bytes: u64,
     /// The catalog.
     pub catalog_bytes: u64,
     /// Log segments.
@@ -60,6 +62,7 @@ impl MemoryStatus {
         for part in parts {
             sum.regions += part.regions;
             sum.region_bytes += part.region_bytes;
+            sum.retired_bytes += part.retired_bytes;
             sum.catalog_bytes += part.catalog_bytes;
             sum.log_bytes += part.log_bytes;
             sum.log_live_bytes += part.log_live_bytes;
@@ -76,7 +79,7 @@ impl MemoryStatus {
             sum.cleaning = sum.cleaning.and(&part.cleaning);
         }
         sum.free_bytes += sum.unmade_bytes;
-        sum.limit_bytes = sum.region_bytes + sum.unmade_bytes;
+        sum.limit_bytes = sum.region_bytes + sum.retired_bytes + sum.unmade_bytes;
         sum
     }
 }
@@ -86,7 +89,7 @@ impl Engine {
     #[must_use]
     pub fn memory_status(&self) -> MemoryStatus {
         let pool = &self.shared.pool;
-        let (regions, region_bytes) = pool.made();
+        let (regions, region_bytes, retired_bytes) = pool.regions();
         let totals = pool.totals();
         let (huge_bytes, huge_refused_bytes) = pool.huge_bytes();
         let tables = self.by_id.load_full();
@@ -97,9 +100,10 @@ impl Engine {
         let order_of = |table: &Arc<Table>| table.order.as_ref().map_or(0, Order::used_bytes);
         let unmade_bytes = pool.unmade_bytes();
         MemoryStatus {
-            limit_bytes: (region_bytes + unmade_bytes) as u64,
+            limit_bytes: (region_bytes + retired_bytes + unmade_bytes) as u64,
             regions,
             region_bytes: region_bytes as u64,
+            retired_bytes: retired_bytes as u64,
             catalog_bytes: self.shared.catalog.memory().len_bytes() as u64,
             log_bytes: totals.log,
             log_live_bytes: totals.live,

@@ -102,6 +102,7 @@ impl SimClient {
             Err(error) => panic!("seed {}: a call failed: {error}", sim.plan.seed),
         }
         if !self.connection.is_alive() {
+            sim.lost.update(|n| n + 1);
             *self = Self::new(sim, self.number);
         }
     }

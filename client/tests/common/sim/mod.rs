@@ -32,7 +32,7 @@ use onesided::Retirement;
 use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
-use onesided_protocol::control::{TableInfo, TableOptions};
+use onesided_protocol::control::{Retired, TableInfo, TableOptions};
 use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -112,6 +112,10 @@ pub struct Sim {
     dropped: Cell<u64>,
     mutations: Cell<usize>,
     happened: Cell<u64>,
+    /// What clients are to acknowledge of the region that the server leaves.
+    leaving: RefCell<Vec<Retirement>>,
+    revoked: Cell<u64>,
+    lost: Cell<u64>,
 }
 
 /// What a finished simulation has seen.
@@ -128,6 +132,8 @@ pub struct Seen {
     pub rpc_gets: u64,
     /// Entries that the cleaner has moved.
     pub moved: u64,
+    /// Regions whose memory went while clients went on.
+    pub revoked: u64,
 }
 
 impl Sim {
@@ -163,6 +169,9 @@ impl Sim {
             dropped: Cell::new(0),
             mutations: Cell::new(0),
             happened: Cell::new(0),
+            leaving: RefCell::default(),
+            revoked: Cell::new(0),
+            lost: Cell::new(0),
             plan,
             engine,
             world,
@@ -188,6 +197,8 @@ impl Sim {
                 self.state()
             );
         }
+        let dies = self.plan.network.kill_per_million > 0;
+        assert!(dies || self.lost() == 0, "seed {}: a READ was fatal", self.plan.seed);
         self.verdict()
     }
 
@@ -205,6 +216,7 @@ impl Sim {
     pub fn verdict(&self) -> Result<Seen, Failure> {
         let mut seen =
             Seen { gets: self.gets.get(), dropped: self.dropped.get(), ..Seen::default() };
+        seen.revoked = self.revoked.get();
         seen.moved = self.engine.memory_status().cleaning.moved_entries;
         seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
         for client in &*self.clients.borrow() {
@@ -220,12 +232,49 @@ impl Sim {
         Ok(seen)
     }
 
+    /// The server leaves a region, and tells all clients at once; or it looks whether they are done
+    /// with the one before, and if so its memory goes.
+    fn shrink_on(&self) {
+        let mut leaving = self.leaving.borrow_mut();
+        if leaving.is_empty() {
+            let since = self.engine.epoch();
+            drop(leaving);
+            if self.engine.leave_region() {
+                *self.leaving.borrow_mut() = self.retire(since);
+            }
+            return;
+        }
+        let since = leaving[0].epoch() - 1;
+        let (_, retired) = self.engine.retired_after(since);
+        self.reclaim(&mut leaving, since);
+        if !self.engine.has_retired() {
+            leaving.clear();
+            self.revoke(&retired);
+        }
+    }
+
+    /// No device knows these regions any more.
+    pub fn revoke(&self, retired: &[Retired]) {
+        for retired in retired {
+            if let Retired::Region(id) = *retired {
+                self.revoked.update(|n| n + 1);
+                self.world.revoke(RegionId(id));
+            }
+        }
+    }
+
+    /// Connections that died of what clients READ.
+    pub fn lost(&self) -> u64 {
+        self.lost.get()
+    }
+
     /// One thing happens.
     pub fn happen(&self) {
         match self.pick(100) {
             0..80 => self.clients_go_on(),
             80..96 => self.server_goes_on(),
             96..98 => self.server_minds_itself(),
+            98 if self.plan.shrinks => self.shrink_on(),
             _ if self.plan.clock_moves => self.advance_clock(),
             _ => {}
         }

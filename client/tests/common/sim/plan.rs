@@ -43,6 +43,8 @@ pub struct Plan {
     pub clean_percent: u64,
     /// Whether the table is ordered: then some GETs are scans.
     pub ordered: bool,
+    /// Whether the server gives regions back all the time.
+    pub shrinks: bool,
     /// Weights of the kinds of mutation.
     pub weights: Weights,
 }
@@ -121,6 +123,7 @@ impl Plan {
             clean_percent: *[0, 50, 90].choose(rng).unwrap_or(&50),
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             ordered: false,
+            shrinks: rng.random_bool(0.7),
             weights: Weights::default(),
         };
         let weights = match rng.random_bool(0.5) {

@@ -68,10 +68,11 @@ pub(crate) fn target(pd: &Arc<Pd>, memory: &Memory, access: Access) -> Result<Ta
         // references into it but to atomics.
         unsafe { Mr::new(pd, span.addr, span.len_bytes, access, ()) }
     };
-    let mr = match access {
-        Access::RemoteAll => &memory.registered(pd.key(), |span| make(span).map(Writable))?.0,
-        Access::RemoteWrite => &memory.registered(pd.key(), |span| make(span).map(Lent))?.0,
-        _ => &memory.registered(pd.key(), |span| make(span).map(Readable))?.0,
-    };
-    Ok(Target { addr: mr.addr(), rkey: mr.rkey() })
+    let of = |mr: &Mr<()>| Target { addr: mr.addr(), rkey: mr.rkey() };
+    let key = pd.key();
+    match access {
+        Access::RemoteAll => memory.registered(key, |s| make(s).map(Writable), |w| of(&w.0)),
+        Access::RemoteWrite => memory.registered(key, |s| make(s).map(Lent), |lent| of(&lent.0)),
+        _ => memory.registered(key, |s| make(s).map(Readable), |readable| of(&readable.0)),
+    }
 }

@@ -1,7 +1,5 @@
 //! What regions are full of, for whoever looks at it.
 
-use std::sync::OnceLock;
-
 use super::{Block, Pool, Region, Use};
 use crate::engine::Engine;
 
@@ -59,15 +57,15 @@ impl Region {
 }
 
 impl Pool {
-    /// The regions made so far, from number `from` on, at most `limit`; each block at some moment.
+    /// The regions that there are, from number `from` on, at most `limit`; each block as it was
+    /// at some moment.
     fn map(&self, from: usize, limit: usize) -> Vec<RegionMap> {
-        let made = (0..).zip(&self.regions).filter_map(|(id, region)| Some((id, region.get()?)));
-        let page = made.skip(from).take(limit);
+        let page = self.live_regions().skip(from).take(limit);
         page.map(|(id, region)| region.map(id, self.block_bytes)).collect()
     }
 
     fn made_count(&self) -> usize {
-        self.regions.iter().filter_map(OnceLock::get).count()
+        self.live_regions().count()
     }
 }
 

@@ -114,8 +114,7 @@ impl Pool {
             let elsewhere = free.numbers.len() - sum.free_blocks;
             sum.live_bytes.div_ceil(self.block_bytes) <= elsewhere
         };
-        let regions = (0..).zip(&self.regions).filter_map(|(id, region)| Some((id, region.get()?)));
-        let all = regions.filter_map(|(id, region)| {
+        let all = self.live_regions().filter_map(|(id, region)| {
             let pieces = self.pieces(region, runs);
             let (sum, range) = cheapest(&pieces, blocks, fits)?;
             Some((sum.live_bytes, id, pieces[range].to_vec()))
