@@ -131,14 +131,20 @@ pub enum Command {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
+    /// Write the manual page, and completions of shells, into a folder
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 impl Cli {
     /// The command, if it is not to serve. Its file is that of [`Self::settings`] from now on.
     pub fn take_command(&mut self) -> Option<Command> {
         let command = self.command.take()?;
-        let Command::CheckConfig { file } = &command;
-        if let Some(file) = file {
+        if let Command::CheckConfig { file: Some(file) } = &command {
             self.config = Some(file.clone());
         }
         Some(command)

@@ -33,6 +33,7 @@ mod rpc;
 pub mod server;
 mod session;
 mod stats;
+pub mod supervised;
 mod tenant;
 
 pub use config::ServerConfig;

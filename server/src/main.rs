@@ -3,17 +3,21 @@
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 use onesided_server::Server;
 use onesided_server::cli::{Cli, Command};
 use onesided_server::config::fabric_name;
 use onesided_server::config::file::{LogFormat, Settings};
 use onesided_server::config::size::format_size;
-use tokio::signal::unix::{SignalKind, signal};
+use onesided_server::supervised::Supervisor;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 /// What signals the program and its group, as `timeout` does, means it once.
@@ -25,6 +29,7 @@ fn main() -> ExitCode {
     let mut cli = Cli::parse();
     let done = match cli.take_command() {
         Some(Command::CheckConfig { .. }) => check(&cli),
+        Some(Command::Generate { dir }) => generate(&dir),
         None => serve(&cli),
     };
     match done {
@@ -69,6 +74,16 @@ fn check(cli: &Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Manual page and completions, for packages.
+fn generate(dir: &Path) -> anyhow::Result<()> {
+    let mut command = Cli::command();
+    clap_mangen::generate_to(command.clone(), dir)?;
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        clap_complete::generate_to(shell, &mut command, "onesided-server", dir)?;
+    }
+    Ok(())
+}
+
 fn serve(cli: &Cli) -> anyhow::Result<()> {
     let source = cli.source();
     let settings = settings(cli)?;
@@ -76,26 +91,54 @@ fn serve(cli: &Cli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before the server starts, so that no signal is missed.
     let _context = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+    let mut signals = Signals {
+        interrupt: signal(SignalKind::interrupt())?,
+        terminate: signal(SignalKind::terminate())?,
+    };
     let mut hang_up = signal(SignalKind::hangup())?;
+    let supervisor = Supervisor::of_environment().context("cannot reach NOTIFY_SOCKET")?;
     let server = Server::start(settings.server.clone())?;
     log_start(&server, &settings, &source);
-    let mut next_signal = async || {
-        tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
-        }
-    };
+    if let Some(supervisor) = &supervisor {
+        supervisor.ready(&format!("clients connect to {}", server.addr()));
+    }
+    let interval = supervisor.as_ref().and_then(Supervisor::interval);
     let name = runtime.block_on(async {
         loop {
             tokio::select! {
-                name = next_signal() => return name,
+                name = signals.next() => return name,
                 _ = hang_up.recv() => reload(cli, &server, &set_filter),
+                () = next_beat(interval) => {
+                    // It takes the locks that a server that hangs would hold.
+                    let _alive = server.metrics();
+                    supervisor.iter().for_each(Supervisor::is_well);
+                }
             }
         }
     });
+    supervisor.iter().for_each(Supervisor::stopping);
     tracing::info!(signal = name, "stopping; a second signal ends at once");
+    stop(server, &runtime, signals);
+    Ok(())
+}
+
+/// What ends the program.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
+
+/// Ends the server, or the program when that takes too long or is wanted at once.
+fn stop(server: Server, runtime: &Runtime, mut signals: Signals) {
     let again_from = Instant::now() + SAME_SIGNAL;
     let stopping = std::thread::spawn(move || server.stop());
     let stopped = runtime.block_on(async {
@@ -103,7 +146,7 @@ fn serve(cli: &Cli) -> anyhow::Result<()> {
         tokio::pin!(patience);
         loop {
             tokio::select! {
-                _ = next_signal() => {
+                _ = signals.next() => {
                     if Instant::now() > again_from {
                         return Err("a second signal");
                     }
@@ -121,7 +164,14 @@ fn serve(cli: &Cli) -> anyhow::Result<()> {
         tracing::error!(why, "not everything has ended");
         std::process::exit(1);
     }
-    Ok(())
+}
+
+/// Ends when the supervisor is due to hear that all is well; never, if it does not want to.
+async fn next_beat(interval: Option<Duration>) {
+    match interval {
+        Some(interval) => tokio::time::sleep(interval).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads file and flags again. What is wrong with them changes nothing.

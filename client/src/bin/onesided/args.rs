@@ -127,6 +127,12 @@ pub(crate) enum Command {
     Stats,
     /// The server's figures in this terminal, live; q quits.
     Top(TopArgs),
+    /// Write manual pages, and completions of shells, into a folder.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// Round trips to the server's CPU and back: shortest, median, longest.
     Ping(PingArgs),
     /// What this host has and lacks for RDMA, and, with --server, each fabric to that server: what

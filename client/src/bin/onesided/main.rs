@@ -20,10 +20,12 @@ mod top;
 mod values;
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 
 use args::{Cli, Command};
 use session::{Outcome, Session};
@@ -49,6 +51,9 @@ fn run(cli: &Cli) -> Result<Outcome> {
         // It also works without a server.
         return doctor::run(cli, args);
     }
+    if let Command::Generate { dir } = &cli.command {
+        return generate(dir);
+    }
     let session = Session::open(cli)?;
     let outcome = match &cli.command {
         Command::Put(args) => values::put(&session, args),
@@ -63,10 +68,21 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Top(args) => top::run(&session, args),
         Command::Ping(args) => admin::ping(&session, args),
         Command::Doctor(args) => doctor::run(cli, args),
+        Command::Generate { dir } => generate(dir),
     };
     // Or the server would keep the session until its lease is over.
     session.client.close();
     outcome
+}
+
+/// Manual pages, one for each subcommand, and completions, for packages.
+fn generate(dir: &Path) -> Result<Outcome> {
+    let mut command = Cli::command();
+    clap_mangen::generate_to(command.clone(), dir)?;
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        clap_complete::generate_to(shell, &mut command, "onesided", dir)?;
+    }
+    Ok(Outcome::Done)
 }
 
 /// Warnings of the library, such as a fallback to another fabric; `RUST_LOG` changes the level.
