@@ -1,4 +1,4 @@
-//! Property files as YCSB reads them (Java's format, without its Unicode escapes).
+//! Property files as YCSB reads them: Java's format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,37 +13,42 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Adds what a file says.
+    /// Adds what a file says. Bytes that are no UTF-8 are Latin-1, which is all that Java knows.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+        let bytes = std::fs::read(path).with_context(|| format!("reading {name}"))?;
+        let latin_1 = |bytes: &[u8]| bytes.iter().copied().map(char::from).collect();
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| latin_1(error.as_bytes()));
         self.parse(&text, &name)
     }
 
     /// Adds what a text says; `origin` is named in errors.
     pub fn parse(&mut self, text: &str, origin: &str) -> Result<()> {
-        let mut lines = text.lines().enumerate();
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let mut lines = text.split('\n').enumerate();
         while let Some((number, line)) = lines.next() {
-            let mut line = line.trim_start().to_owned();
+            let mut line = line.trim_start_matches(is_blank).to_owned();
             if line.is_empty() || line.starts_with(['#', '!']) {
                 continue;
             }
             while let Some(rest) = continued(&line) {
-                let next = lines.next().map_or("", |(_, next)| next.trim_start());
+                let next = lines.next().map_or("", |(_, next)| next.trim_start_matches(is_blank));
                 line = format!("{rest}{next}");
             }
             let at = format!("{origin}, line {}", number + 1);
-            let Some((key, value)) = split(&line) else {
-                bail!("{at}: `{line}` is not KEY=VALUE");
-            };
-            self.values.insert(key.to_owned(), (value.to_owned(), at));
+            let (key, value) = split(&line);
+            let plain = |part| unescaped(part).with_context(|| format!("{at}: `{line}`"));
+            self.values.insert(plain(key)?, (plain(value)?, at));
         }
         Ok(())
     }
 
     /// Sets one, as `-p KEY=VALUE` says it.
     pub fn set(&mut self, text: &str) -> Result<()> {
-        let Some((key, value)) = split(text) else { bail!("-p {text}: write KEY=VALUE") };
+        let pair = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+        let Some((key, value)) = pair.filter(|(key, _)| !key.is_empty()) else {
+            bail!("-p {text}: write KEY=VALUE");
+        };
         self.put(key, value, "-p");
         Ok(())
     }
@@ -85,13 +90,50 @@ fn continued(line: &str) -> Option<&str> {
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])
 }
 
-/// Key and value, separated by the first `=`, `:` or space.
-fn split(line: &str) -> Option<(&str, &str)> {
-    let line = line.trim();
-    let end = line.find(['=', ':', ' ', '\t'])?;
-    let rest = line[end..].trim_start();
-    let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start();
-    (end > 0).then_some((&line[..end], value))
+/// What may stand around keys and values.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\x0c')
+}
+
+/// Key and value, still with their escapes, separated by the first `=`, `:` or blank without a
+/// backslash before it. A key alone has an empty value.
+fn split(line: &str) -> (&str, &str) {
+    let line = line.trim_end_matches(is_blank);
+    let mut is_escaped = false;
+    let end = line.find(|c| {
+        let ends = !is_escaped && (matches!(c, '=' | ':') || is_blank(c));
+        is_escaped = !is_escaped && c == '\\';
+        ends
+    });
+    let (key, rest) = line.split_at(end.unwrap_or(line.len()));
+    let rest = rest.trim_start_matches(is_blank);
+    (key, rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start_matches(is_blank))
+}
+
+/// Without its backslashes: `\t`, `\n`, `\r`, `\f` and `\uXXXX` as in Java; others only drop out.
+fn unescaped(text: &str) -> Result<String> {
+    // UTF-16, because that is what `\u` gives: two of them may be one character.
+    let mut units: Vec<u16> = Vec::with_capacity(text.len());
+    let push = |c: char, units: &mut Vec<u16>| units.extend_from_slice(c.encode_utf16(&mut [0; 2]));
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        let escape = if c == '\\' { chars.next() } else { None };
+        match escape {
+            None if c == '\\' => {}
+            None => push(c, &mut units),
+            Some('t') => units.push(9),
+            Some('n') => units.push(10),
+            Some('r') => units.push(13),
+            Some('f') => units.push(12),
+            Some('u') => {
+                let digits: String = chars.by_ref().take(4).collect();
+                let unit = u16::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 4);
+                units.push(unit.context("a \\u without four hexadecimal digits")?);
+            }
+            Some(other) => push(other, &mut units),
+        }
+    }
+    Ok(String::from_utf16_lossy(&units))
 }
 
 #[cfg(test)]
@@ -129,10 +171,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_is_named() {
+    fn all_that_java_takes_is_taken() {
+        let text = "label\ra\\ b\\=c : d\\te\\u00e9\\ud83d\\ude00\nmail=x\\\\\npath = c\\:\\d=2\n";
         let mut properties = Properties::default();
-        let error = properties.parse("a=1\nnonsense\n", "file").expect_err("no pair");
-        assert_eq!(error.to_string(), "file, line 2: `nonsense` is not KEY=VALUE");
+        properties.parse(text, "file").expect("it parses");
+        let all: Vec<_> = properties.iter().collect();
+        let expected =
+            [("a b=c", "d\te\u{e9}\u{1f600}"), ("label", ""), ("mail", "x\\"), ("path", "c:d=2")];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn files_may_be_latin_1() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("workload");
+        for bytes in [&b"label=caf\xe9\n"[..], "label=caf\u{e9}\n".as_bytes()] {
+            std::fs::write(&path, bytes).expect("written");
+            let mut properties = Properties::default();
+            properties.read(&path).expect("it parses");
+            assert_eq!(properties.get("label"), Some("caf\u{e9}"));
+        }
+    }
+
+    #[test]
+    fn what_java_refuses_is_named() {
+        let mut properties = Properties::default();
+        let error = properties.parse("a=1\nb=\\u12g4\n", "file").expect_err("no digits");
+        assert_eq!(error.to_string(), "file, line 2: `b=\\u12g4`");
         assert!(properties.set("=1").is_err() && properties.set("key").is_err());
     }
 }

@@ -41,9 +41,11 @@ pub(super) const USED: &[&str] = &[
 /// bindings call tables and fields.
 pub(super) const IGNORED: &[&str] = &[
     "columnfamily",
+    "core_workload_insertion_keep_going_on_error",
     "core_workload_insertion_retry_interval",
     "core_workload_insertion_retry_limit",
     "db",
+    "discardscannedrecord",
     "dotransactions",
     "exporter",
     "exportfile",
@@ -56,6 +58,7 @@ pub(super) const IGNORED: &[&str] = &[
     "measurement.histogram.verbose",
     "measurement.raw.output_file",
     "measurement.trackjvm",
+    "maxscanrate",
     "measurementtype",
     "readallfieldsbyname",
     "reportlatencyforeacherror",
@@ -64,3 +67,26 @@ pub(super) const IGNORED: &[&str] = &[
     "table",
     "timeseries.granularity",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_ycsb_s_template_are_known() {
+        let template = "recordcount operationcount workload core_workload_insertion_retry_limit \
+            insertstart insertcount fieldcount fieldlength minfieldlength readallfields \
+            writeallfields fieldlengthdistribution readproportion updateproportion \
+            insertproportion readmodifywriteproportion scanproportion minscanlength maxscanlength \
+            scanlengthdistribution insertorder requestdistribution hotspotdatafraction \
+            hotspotopnfraction maxexecutiontime table columnfamily measurementtype \
+            histogram.buckets timeseries.granularity discardscannedrecord maxscanrate \
+            core_workload_insertion_keep_going_on_error core_workload_insertion_retry_interval \
+            hdrhistogram.percentiles hdrhistogram.fileoutput hdrhistogram.output.path \
+            measurement.raw.output_file zeropadding latencytrackederrors \
+            reportlatencyforeacherror";
+        for key in template.split_whitespace() {
+            assert_ne!(USED.contains(&key), IGNORED.contains(&key), "{key}");
+        }
+    }
+}
