@@ -294,6 +294,36 @@ fn a_trace_is_replayed() {
 }
 
 #[test]
+fn halves_of_read_modify_writes_are_in_ycsb_s_lines() {
+    let base = ["run", "-w", "f", "--target", "map://", "--records", "10"];
+    let output = program(&[&base[..], &["--operations", "1000"]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let count = |name: &str| -> u64 {
+        let start = format!("[{name}], Operations, ");
+        let found = text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok());
+        found.unwrap_or_else(|| panic!("no {name} in\n{text}"))
+    };
+    // Every operation reads.
+    assert_eq!(count("READ"), 1000);
+    assert_eq!(count("UPDATE"), count("READ-MODIFY-WRITE"));
+    assert!((1..1000).contains(&count("UPDATE")), "{text}");
+}
+
+#[test]
+fn misses_of_a_trace_are_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, "0,a,1,10,1,get,0\n1,b,1,10,1,get,0\n").expect("written");
+    let path = path.to_str().expect("a path");
+    let run = json(&["replay", path, "--target", "map://"]);
+    assert_eq!((&run["hit_ratio"], &run["operations"]["read"]["absent"]), (&0.0.into(), &2.into()));
+    assert!(run["throughput_ops_per_s"].as_f64() > Some(0.0), "{run:#}");
+    let text = program(&["replay", path, "--target", "map://"]).stdout;
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("0 failed") && text.contains("hit ratio of reads 0.00 %"), "{text}");
+}
+
+#[test]
 fn wrong_input_ends_at_once_with_what_to_mend() {
     let run =
         |arguments: &[&str]| refusal(&[&["run", "--target", "null://"][..], arguments].concat());

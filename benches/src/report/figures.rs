@@ -33,6 +33,14 @@ pub fn kinds(measure: &Measure) -> impl Iterator<Item = (Kind, &OfKind)> {
     all.filter(|(_, of_kind)| of_kind.count + of_kind.failed > 0)
 }
 
+/// Of the reads that were answered, the part that found a record; `None` if there were none.
+#[must_use]
+pub fn hit_ratio(measure: &Measure) -> Option<f64> {
+    let reads = &measure.kinds[Kind::Read as usize];
+    let answered = reads.count + reads.absent;
+    (answered > 0).then(|| reads.count as f64 / answered as f64)
+}
+
 /// Latencies of all kinds together.
 #[must_use]
 pub fn all(measure: &Measure) -> Histogram<u64> {
@@ -133,6 +141,8 @@ pub(crate) mod tests {
         assert_eq!((costs.round_trips, costs.bytes), (Some(2.0), None));
         assert_eq!((costs.one_sided_share, costs.cache_hit_share), (Some(0.5), None));
         assert_eq!(costs.client_cpu_us, 1.0);
+        assert_eq!(hit_ratio(&measured().measure), Some(100.0 / 102.0));
+        assert_eq!(measured().throughput(), 51.0);
         assert!((costs.server_cpu_s_per_million.unwrap_or(0.0) - 0.5e6 / 102.0).abs() < 1e-6);
         assert!((99.0..101.0).contains(&quantile_us(&all(&measured().measure), 1.0)));
     }

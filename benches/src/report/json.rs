@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Costs, QUANTILES, kinds, quantile_us, told};
+use super::figures::{Costs, QUANTILES, hit_ratio, kinds, quantile_us, told};
 use super::{Report, TargetReport, host};
 use crate::run::measure::OfKind;
 
@@ -61,6 +61,7 @@ fn target(report: &TargetReport) -> Value {
         "seconds": measured.elapsed.as_secs_f64(),
         "throughput_ops_per_s": measured.throughput(),
         "operations": operations,
+        "hit_ratio": hit_ratio(measure),
         "first_failure": measure.first_failure,
         "timed_one_batch_of": measure.timed_one_of,
         "server_cpu_seconds": measured.usage.map(|usage| usage.cpu_seconds),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 use super::TargetReport;
-use super::figures::{Costs, QUANTILES, kinds, quantile_us, told};
+use super::figures::{Costs, QUANTILES, hit_ratio, kinds, quantile_us, told};
 
 /// What came of one target.
 #[must_use]
@@ -30,8 +30,14 @@ pub fn target(report: &TargetReport) -> String {
         measured.throughput(),
         measured.measure.operations(),
         measured.elapsed.as_secs_f64(),
-        measured.measure.failed(),
+        measured.measure.failed() - measured.measure.absent(),
     );
+    let (absent, ratio) = (measured.measure.absent(), hit_ratio(&measured.measure));
+    if let Some(ratio) = ratio.filter(|_| absent > 0) {
+        let found = ratio * 100.0;
+        let _ =
+            writeln!(text, "  {absent} of them found no record; hit ratio of reads {found:.2} %");
+    }
     for (kind, of_kind) in kinds(&measured.measure) {
         let _ = write!(text, "  {:<17} {:>10}  ", kind.ycsb_name(), of_kind.count);
         latencies(&mut text, told(of_kind));

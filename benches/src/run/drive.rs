@@ -64,6 +64,9 @@ struct Batch {
     statuses: Vec<Status>,
     /// Times in an open loop.
     due_ns: Vec<u64>,
+    /// How the reads of read-modify-writes ended, and when: all of a batch together.
+    reads: Vec<Status>,
+    read_ns: u64,
     used: usize,
 }
 
@@ -84,6 +87,8 @@ impl<S: Source> Thread<'_, S> {
             slots: vec![Planned::default(); self.job.pipeline],
             statuses: vec![Status::Pending; self.job.pipeline],
             due_ns: vec![0; self.job.pipeline],
+            reads: vec![],
+            read_ns: 0,
             used: 0,
         };
         let (mut batches, mut timed_one_of, mut turn) = (0_u64, 1, 0);
@@ -174,7 +179,10 @@ impl<S: Source> Thread<'_, S> {
             })?;
         }
         let is_second = |slot: &Planned| slot.kind == Kind::ReadModifyWrite;
+        batch.reads.clear();
         if slots.iter().any(is_second) {
+            batch.reads.extend_from_slice(statuses);
+            batch.read_ns = self.job.now_ns();
             return second(session, source, slots, statuses, notes);
         }
         Ok(())
@@ -186,7 +194,11 @@ impl<S: Source> Thread<'_, S> {
         for place in 0..batch.used {
             let intended_ns = is_open.then(|| batch.due_ns[place]);
             let times = times.map(|times| Times { intended_ns, ..times });
-            measure.record(batch.slots[place].kind, batch.statuses[place], times);
+            let (kind, status) = (batch.slots[place].kind, batch.statuses[place]);
+            measure.record(kind, status, times);
+            if kind == Kind::ReadModifyWrite {
+                measure.record_halves(batch.reads[place], status, batch.read_ns, times);
+            }
         }
     }
 }

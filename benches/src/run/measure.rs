@@ -36,12 +36,37 @@ pub struct OfKind {
 }
 
 impl OfKind {
-    fn new() -> Self {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
         let [latencies, intended, failures] = [(); 3].map(|()| histogram(3));
         Self { count: 0, failed: 0, absent: 0, latencies, intended, failures }
     }
 
-    fn merge(&mut self, other: &Self) {
+    /// One is over. Its latency in ns as reports tell it, if it was timed.
+    #[inline]
+    fn record(&mut self, status: Status, times: Option<Times>) -> Option<u64> {
+        let histogram = if status == Status::Ok {
+            self.count += 1;
+            &mut self.latencies
+        } else {
+            self.failed += 1;
+            self.absent += u64::from(status == Status::Absent);
+            &mut self.failures
+        };
+        let times = times?;
+        let ns = times.ended_ns.saturating_sub(times.began_ns);
+        histogram.saturating_record(ns);
+        let (Some(intended_ns), Status::Ok) = (times.intended_ns, status) else {
+            return Some(ns);
+        };
+        let told = times.ended_ns.saturating_sub(intended_ns);
+        self.intended.saturating_record(told);
+        Some(told)
+    }
+
+    /// Adds others of the kind.
+    pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.failed += other.failed;
         self.absent += other.absent;
@@ -49,6 +74,12 @@ impl OfKind {
         let _ = self.latencies.add(&other.latencies);
         let _ = self.intended.add(&other.intended);
         let _ = self.failures.add(&other.failures);
+    }
+}
+
+impl Default for OfKind {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -67,6 +98,8 @@ pub struct Times {
 pub struct Measure {
     /// By kind.
     pub kinds: [OfKind; Kind::ALL.len()],
+    /// Reads and updates that read-modify-writes were made of: YCSB counts them among its own.
+    pub halves: [OfKind; 2],
     /// With verification.
     pub verdicts: Verdicts,
     /// First message of a failure.
@@ -89,6 +122,7 @@ impl Measure {
     pub fn new() -> Self {
         Self {
             kinds: Kind::ALL.map(|_| OfKind::new()),
+            halves: [OfKind::new(), OfKind::new()],
             verdicts: Verdicts::default(),
             first_failure: None,
             unsupported: None,
@@ -103,25 +137,27 @@ impl Measure {
     /// An operation is over.
     #[inline]
     pub fn record(&mut self, kind: Kind, status: Status, times: Option<Times>) {
-        let of_kind = &mut self.kinds[kind as usize];
         self.in_second += 1;
-        let histogram = if status == Status::Ok {
-            of_kind.count += 1;
-            &mut of_kind.latencies
-        } else {
-            of_kind.failed += 1;
-            of_kind.absent += u64::from(status == Status::Absent);
-            &mut of_kind.failures
-        };
-        let Some(times) = times else { return };
-        let ns = times.ended_ns - times.began_ns;
-        histogram.saturating_record(ns);
-        let mut told = ns;
-        if let (Some(intended_ns), Status::Ok) = (times.intended_ns, status) {
-            told = times.ended_ns.saturating_sub(intended_ns);
-            of_kind.intended.saturating_record(told);
+        if let Some(told) = self.kinds[kind as usize].record(status, times) {
+            self.second_latencies.saturating_record(told);
         }
-        self.second_latencies.saturating_record(told);
+    }
+
+    /// A read-modify-write is over: its read at `read_ns`, with `read`; its update, if there was
+    /// one, at the end.
+    #[cold]
+    pub fn record_halves(
+        &mut self,
+        read: Status,
+        status: Status,
+        read_ns: u64,
+        times: Option<Times>,
+    ) {
+        let [reads, updates] = &mut self.halves;
+        reads.record(read, times.map(|times| Times { ended_ns: read_ns, ..times }));
+        if read == Status::Ok {
+            updates.record(status, times.map(|times| Times { began_ns: read_ns, ..times }));
+        }
     }
 
     /// Tells the series of what is over when a second is.
@@ -149,6 +185,9 @@ impl Measure {
         for (own, other) in self.kinds.iter_mut().zip(&other.kinds) {
             own.merge(other);
         }
+        for (own, other) in self.halves.iter_mut().zip(&other.halves) {
+            own.merge(other);
+        }
         self.verdicts.merge(&other.verdicts);
         self.ended_ns = self.ended_ns.max(other.ended_ns);
         self.timed_one_of = self.timed_one_of.max(other.timed_one_of);
@@ -168,6 +207,12 @@ impl Measure {
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.kinds.iter().map(|of_kind| of_kind.failed).sum()
+    }
+
+    /// Those of them that found no record.
+    #[must_use]
+    pub fn absent(&self) -> u64 {
+        self.kinds.iter().map(|of_kind| of_kind.absent).sum()
     }
 }
 
