@@ -104,7 +104,11 @@ fn all_workloads_are_right_against_redis() {
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
     command.arg("--dir").arg(folder.path());
     let Some(_peer) = peer(&mut command, &socket) else { return };
-    assert_eq!(all_workloads(&format!("redis+unix://{}", socket.display())), ["e"]);
+    let url = format!("redis+unix://{}", socket.display());
+    assert_eq!(all_workloads(&url), ["e"]);
+    let base = ["run", "-w", "c", "--target", &url, "--records", "1", "--operations", "1"];
+    let notes = json(&base)["target_notes"].to_string();
+    assert!(notes.contains("tells no NOT_FOUND"), "{notes}");
 }
 
 #[test]
@@ -156,6 +160,11 @@ fn a_run_says_what_happened() {
     assert_eq!((&asked["fabric"], &asked["one_sided_share"]), (&"tcp".into(), &0.0.into()));
     let round_trips = asked["round_trips_per_op"].as_f64().expect("a number");
     assert!((0.9..1.2).contains(&round_trips), "{asked:#}");
+    // Loads are no round trips; and what RPCs move is not counted.
+    assert!(reads["round_trips_per_op"].as_f64() < Some(0.1), "{reads:#}");
+    assert!(reads["one_sided_reads_per_op"].as_f64() > Some(0.9), "{reads:#}");
+    assert!(reads["read_bytes_per_op"].as_f64() > Some(1000.0), "{reads:#}");
+    assert!(asked["bytes_per_op"].is_null(), "{asked:#}");
 }
 
 #[test]

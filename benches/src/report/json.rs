@@ -70,6 +70,7 @@ fn target(report: &TargetReport) -> Value {
         "client_cpu_us_per_op": costs.client_cpu_us,
         "round_trips_per_op": costs.round_trips,
         "bytes_per_op": costs.bytes,
+        "read_bytes_per_op": costs.read_bytes,
         "one_sided_reads_per_op": costs.one_sided_reads,
         "one_sided_share": costs.one_sided_share,
         "cache_hit_share": costs.cache_hit_share,

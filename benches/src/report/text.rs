@@ -75,6 +75,7 @@ fn costs(text: &mut String, report: &TargetReport) {
     part(costs.round_trips, 2, "round trips");
     part(costs.bytes, 0, "bytes");
     part(costs.one_sided_reads, 2, "one-sided READs");
+    part(costs.read_bytes, 0, "bytes of them");
     part(costs.rpcs, 3, "RPCs");
     part(Some(costs.client_cpu_us), 2, "us of this process");
     let _ = writeln!(text, "  an operation: {}", parts.join(", "));

@@ -154,7 +154,7 @@ pub struct Usage {
 /// Counted by the client side; `None` where that has no meaning.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Times that a thread waited for the other side.
+    /// Times that a thread waited for the other side. READs over shared memory are none.
     pub round_trips: Option<u64>,
     /// Bytes both ways.
     pub bytes: Option<u64>,

@@ -138,8 +138,10 @@ impl Target for Onesided {
                 stats.rpc_touches,
                 stats.rpc_scans,
             ];
+            // READs over shared memory are loads: nobody is waited for.
+            let is_remote = client.fabric() == FabricKind::Verbs;
             let figures = [
-                stats.round_trips,
+                if is_remote { stats.round_trips } else { 0 },
                 stats.gets,
                 stats.one_sided_hits + stats.one_sided_misses,
                 stats.reads,

@@ -63,6 +63,9 @@ impl Target for Redis {
         let version = fork.filter_map(|name| field(&info, name).ok()).next();
         let notes = vec![
             "a record is a string; GET, SET, SETRANGE for one field, DEL".to_owned(),
+            "SETRANGE of a record that is not there (evicted, say) makes one of that field, and \
+             zeros before it: Redis tells no NOT_FOUND, and --verify finds it wrong"
+                .to_owned(),
             "a field of another length: WATCH, GET, MULTI, SET, EXEC".to_owned(),
         ];
         Ok(Description {
