@@ -1,8 +1,5 @@
 //! Where it was measured.
 
-use std::path::Path;
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 fn line_of(path: &str) -> String {
@@ -29,15 +26,22 @@ pub fn host() -> Value {
     })
 }
 
-/// The commit of the tree that this program lies in, or that it was told when it was built.
+/// The commit that this program was built of, or that `ONESIDED_COMMIT` told the build; `None` if
+/// it was built outside a git tree.
 #[must_use]
 pub fn commit() -> Option<String> {
-    if let Some(told) = option_env!("ONESIDED_COMMIT") {
-        return Some(told.to_owned());
+    option_env!("ONESIDED_COMMIT").filter(|told| !told.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    #[test]
+    fn the_commit_is_known_where_there_is_a_git_tree() {
+        let output = Command::new("git").args(["rev-parse", "HEAD"]).output();
+        if output.is_ok_and(|output| output.status.success()) {
+            assert!(super::commit().is_some());
+        }
     }
-    let program = std::env::current_exe().ok()?;
-    let folder = program.parent().unwrap_or(Path::new("."));
-    let output = Command::new("git").arg("-C").arg(folder).args(["rev-parse", "HEAD"]).output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
