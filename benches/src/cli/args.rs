@@ -162,7 +162,7 @@ pub struct TargetArgs {
     /// Read the whole index ahead instead of bucket by bucket.
     #[arg(long)]
     pub prefill: bool,
-    /// Process of a server that does not tell it, for its CPU time and memory.
+    /// Process of a memcached whose own word is of no use (a container), for its memory.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
     /// Remove ALL records of each target first, whoever wrote them.

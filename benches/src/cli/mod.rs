@@ -13,12 +13,14 @@ use anyhow::{Context, Result};
 
 pub use args::{Args, Command};
 use args::{LoadArgs, ReportArgs};
+use targets::Wanted;
 
-use crate::report::{Report, compare, json, plot, text, ycsb};
+use crate::report::{Report, TargetReport, compare, json, plot, text, ycsb};
 use crate::run::phase::Plan;
 use crate::workload::spec::Interval;
 
-/// Does what was typed. The code is 1 if verification found something.
+/// Does what was typed. The code is 1 if a target failed, or all of its operations, or verification
+/// found something.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let clean = match &args.command {
         Command::Run(args) => run::main(args, run::Phase::Run)?,
@@ -43,9 +45,45 @@ fn plan(args: &LoadArgs, threads: Option<usize>) -> Plan {
     }
 }
 
-/// Writes all that was asked for. False if verification found something.
+/// Refuses what would fail only when all is measured: files that cannot be written, and targets
+/// that are not there or cannot do what is planned.
+fn probe(report: &ReportArgs, wanted: &[Wanted], plan: &Plan) -> Result<()> {
+    let files = [("--json", &report.json), ("--plot", &report.plot)];
+    for (flag, path) in files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?))) {
+        if !is_stdout(path) {
+            writable(path).with_context(|| format!("{flag} {}", path.display()))?;
+        }
+    }
+    wanted.iter().try_for_each(|wanted| wanted.probe(plan))
+}
+
+/// Leaves what is there as it is, and nothing where nothing is.
+fn writable(path: &Path) -> std::io::Result<()> {
+    let was_there = path.exists();
+    std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if was_there { Ok(()) } else { std::fs::remove_file(path) }
+}
+
+/// Each target's report, one after the other. One that fails does not take the others' with it.
+fn measure_all(
+    all: &[Wanted],
+    measure: impl Fn(&Wanted) -> Result<TargetReport>,
+) -> Vec<TargetReport> {
+    let one = |wanted: &Wanted| {
+        measure(wanted).unwrap_or_else(|error| {
+            eprintln!("onesided-bench: {}: {error:#}", wanted.name());
+            TargetReport::failed(&wanted.name(), format!("{error:#}"))
+        })
+    };
+    all.iter().map(one).collect()
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Writes all that was asked for. False if a target did not end well.
 fn tell(report: &Report, args: &ReportArgs, lines: (Interval, &[f64])) -> Result<bool> {
-    let is_stdout = |path: &Path| path == Path::new("-");
     let to_stdout = args.json.as_deref().is_some_and(is_stdout);
     if let Some(path) = &args.json {
         let json = json::report(report);
@@ -59,7 +97,7 @@ fn tell(report: &Report, args: &ReportArgs, lines: (Interval, &[f64])) -> Result
     }
     if !to_stdout {
         for target in &report.targets {
-            if target.unsupported().is_none() {
+            if target.has_figures() {
                 print!("{}", ycsb::lines(&target.measured, lines.0, lines.1));
             }
             println!("\n{}", text::target(target));
@@ -67,7 +105,7 @@ fn tell(report: &Report, args: &ReportArgs, lines: (Interval, &[f64])) -> Result
         report.notes.iter().for_each(|note| println!("{note}"));
         print!("{}", compare::table(&report.targets));
     }
-    Ok(report.targets.iter().all(|target| target.measured.measure.verdicts.is_clean()))
+    Ok(report.targets.iter().all(TargetReport::is_clean))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::args::ReplayArgs;
 use super::progress::Progress;
 use super::targets::{Wanted, wanted};
-use super::{plan, tell};
+use super::{measure_all, plan, probe, tell};
 use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::Options;
@@ -38,6 +38,8 @@ pub(super) fn main(args: &ReplayArgs) -> Result<bool> {
     if let Some(speed) = args.speed {
         notes.push(format!("operations begin when the trace says, {speed} times as fast"));
     }
+    let all = wanted(&args.target, &options)?;
+    probe(&args.report, &all, &plan)?;
     let mut report = Report {
         command: "replay",
         arguments: std::env::args().skip(1).collect(),
@@ -48,10 +50,7 @@ pub(super) fn main(args: &ReplayArgs) -> Result<bool> {
         plan,
         targets: vec![],
     };
-    for wanted in wanted(&args.target, &options) {
-        let one = measure(args, &trace, &report.plan, &wanted)?;
-        report.targets.push(one);
-    }
+    report.targets = measure_all(&all, |wanted| measure(args, &trace, &report.plan, wanted));
     tell(&report, &args.report, (Interval::Both, &[50.0, 95.0, 99.0]))
 }
 
@@ -78,5 +77,6 @@ fn measure(
         fill: None,
         measured,
         verified: false,
+        failure: None,
     })
 }

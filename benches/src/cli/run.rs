@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::args::RunArgs;
 use super::progress::Progress;
 use super::targets::{Wanted, wanted};
-use super::{plan, tell};
+use super::{measure_all, plan, probe, tell};
 use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::{Options, Target};
@@ -48,6 +48,14 @@ pub(super) fn main(args: &RunArgs, phase: Phase) -> Result<bool> {
         ordered: workload.proportions.scan > 0.0,
         ..Options::default()
     };
+    let all = wanted(&args.target, &options)?;
+    ensure!(
+        !workload.verify || all.iter().all(Wanted::keeps_values),
+        "null:// keeps no values: there is nothing to verify; leave --verify or null:// out"
+    );
+    // What is wrong in the workload is no target's failure.
+    drop(Shared::new(workload.clone(), plan.threads, args.load.seed)?);
+    probe(&args.report, &all, &plan)?;
     let mut report = Report {
         command: if phase == Phase::Run { "run" } else { "load" },
         arguments: std::env::args().skip(1).collect(),
@@ -59,10 +67,7 @@ pub(super) fn main(args: &RunArgs, phase: Phase) -> Result<bool> {
         targets: vec![],
     };
     let job = Job { args, phase, workload: &workload, plan: report.plan.clone() };
-    for wanted in wanted(&args.target, &options) {
-        let measured = job.measure(&wanted)?;
-        report.targets.push(measured);
-    }
+    report.targets = measure_all(&all, |wanted| job.measure(wanted));
     tell(&report, &args.report, (workload.interval, &workload.percentiles))
 }
 
@@ -99,6 +104,7 @@ impl Job<'_> {
             fill,
             measured,
             verified: self.workload.verify,
+            failure: None,
         })
     }
 

@@ -1,8 +1,9 @@
 //! Targets, one after the other.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use super::args::TargetArgs;
+use crate::run::phase::{self, Plan};
 use crate::target::{self, Embedded, Options, Target};
 
 /// Where the server is, if nothing is said.
@@ -26,6 +27,31 @@ pub(super) struct Opened {
 }
 
 impl Wanted {
+    /// The URL, and the fabric that was asked for.
+    pub(super) fn name(&self) -> String {
+        match self.options.fabric {
+            Some(fabric) => format!("{} ({fabric:?})", self.url).to_lowercase(),
+            None => self.url.clone(),
+        }
+    }
+
+    /// Connects, asks what it is, and lets go. A server that is to be started is not: nothing
+    /// comes before it.
+    pub(super) fn probe(&self, plan: &Plan) -> Result<()> {
+        if self.url == EMBEDDED {
+            return Ok(());
+        }
+        let target = target::open(&self.url, &self.options)?;
+        phase::check(&*target, plan)?;
+        target.describe().with_context(|| self.url.clone())?;
+        Ok(())
+    }
+
+    /// Whether it answers with what was written to it.
+    pub(super) fn keeps_values(&self) -> bool {
+        !self.url.starts_with("null:")
+    }
+
     /// Connects, to a server that is started if need be.
     pub(super) fn open(&self) -> Result<Opened> {
         let server = match self.url.as_str() {
@@ -38,7 +64,13 @@ impl Wanted {
 }
 
 /// All that was typed: onesided once for each fabric.
-pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Vec<Wanted> {
+///
+/// # Errors
+/// When `--server-pid` is of use to none of them.
+pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Result<Vec<Wanted>> {
+    if let Some(pid) = args.server_pid {
+        server_pid(pid, &args.target)?;
+    }
     // A server's own table `default` has no order, so that scans need another one.
     let usual_table = if options.ordered { "ordered" } else { "default" };
     let options = Options {
@@ -67,5 +99,20 @@ pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Vec<Wanted> {
             options: Options { fabric, ..options.clone() },
         }));
     }
-    all
+    Ok(all)
+}
+
+/// Only memcached's usage is looked up by process; a wrong one would silently tell nothing.
+fn server_pid(pid: u32, urls: &[String]) -> Result<()> {
+    let is_memcached = |url: &String| url.starts_with("memcached");
+    ensure!(
+        urls.iter().any(is_memcached),
+        "--server-pid {pid}: only memcached needs it, and no target is; leave it out"
+    );
+    let path = format!("/proc/{pid}/comm");
+    let name = std::fs::read_to_string(path)
+        .with_context(|| format!("--server-pid {pid}: no such process on this host"))?;
+    let name = name.trim_end();
+    ensure!(name == "memcached", "--server-pid {pid} is `{name}`, not memcached");
+    Ok(())
 }

@@ -41,6 +41,10 @@ pub fn table(reports: &[TargetReport]) -> String {
 fn row(report: &TargetReport) -> [String; 9] {
     let mut row = [const { String::new() }; 9];
     row[0].clone_from(&report.name);
+    if report.failure.is_some() {
+        row[1] = "failed".to_owned();
+        return row;
+    }
     if report.unsupported().is_some() {
         row[1] = "unsupported".to_owned();
         return row;

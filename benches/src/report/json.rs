@@ -42,6 +42,9 @@ pub fn report(report: &Report) -> Value {
 }
 
 fn target(report: &TargetReport) -> Value {
+    if let Some(failure) = &report.failure {
+        return json!({ "target": report.url, "name": report.name, "error": failure });
+    }
     let measured = &report.measured;
     let measure = &measured.measure;
     let costs = Costs::of(measured);
@@ -52,6 +55,7 @@ fn target(report: &TargetReport) -> Value {
     let mut all = json!({
         "target": report.url,
         "name": report.name,
+        "error": null,
         "store_version": description.version,
         "fabric": description.fabric,
         "transport": description.transport,

@@ -48,12 +48,66 @@ pub struct TargetReport {
     pub measured: Measured,
     /// Whether values were checked.
     pub verified: bool,
+    /// Why nothing was measured, or not to the end.
+    pub failure: Option<String>,
 }
 
 impl TargetReport {
+    /// Of a target that failed; nothing was measured.
+    #[must_use]
+    pub fn failed(url: &str, failure: String) -> Self {
+        Self {
+            url: url.to_owned(),
+            name: url.to_owned(),
+            description: Description::default(),
+            fill: None,
+            measured: Measured::nothing(),
+            verified: false,
+            failure: Some(failure),
+        }
+    }
+
+    /// Whether there are figures.
+    #[must_use]
+    pub fn has_figures(&self) -> bool {
+        self.failure.is_none() && self.unsupported().is_none()
+    }
+
+    /// Whether it ended well: no failure, no wrong value, and not a failure of every operation.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let measure = &self.measured.measure;
+        let (all, absent) = (measure.operations(), measure.absent());
+        let none_succeeded = all > 0 && measure.failed() - absent == all;
+        let unsupported = self.unsupported().is_some();
+        let succeeded = unsupported || !none_succeeded;
+        self.failure.is_none() && measure.verdicts.is_clean() && succeeded
+    }
+
     /// What the target cannot do, so that there is nothing to compare.
     #[must_use]
     pub fn unsupported(&self) -> Option<Kind> {
         self.measured.measure.unsupported
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::measure::Status;
+
+    #[test]
+    fn only_failures_are_no_success() {
+        let of = |statuses: &[Status]| {
+            let mut report = TargetReport::failed("map://", String::new());
+            report.failure = None;
+            let measure = &mut report.measured.measure;
+            statuses.iter().for_each(|status| measure.record(Kind::Read, *status, None));
+            report.is_clean()
+        };
+        assert!(!of(&[Status::Failed, Status::Failed]));
+        assert!(of(&[Status::Failed, Status::Ok]));
+        assert!(of(&[Status::Failed, Status::Absent]) && of(&[]));
+        assert!(!TargetReport::failed("map://", "why".to_owned()).is_clean());
     }
 }

@@ -14,6 +14,8 @@ const BOTTOM: f64 = 50.0;
 /// Told apart also by who does not see colours well (Okabe and Ito).
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// Targets beyond the colours have the same ones with gaps.
+const GAPS: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
 const PERCENTILES: [(f64, &str); 6] =
     [(0.0, "0"), (0.5, "50"), (0.9, "90"), (0.99, "99"), (0.999, "99.9"), (0.9999, "99.99")];
 
@@ -29,7 +31,7 @@ type Marks = Vec<(f64, String)>;
 /// The whole picture.
 #[must_use]
 pub fn svg(report: &Report) -> String {
-    let measured = || report.targets.iter().filter(|target| target.unsupported().is_none());
+    let measured = || report.targets.iter().filter(|target| target.has_figures());
     let latencies: Vec<Line<'_>> = measured()
         .map(|target| {
             let all = all(&target.measured.measure);
@@ -43,10 +45,17 @@ pub fn svg(report: &Report) -> String {
     let throughput: Vec<Line<'_>> = measured()
         .map(|target| {
             let seconds = target.measured.seconds.iter().enumerate();
-            let full = (target.measured.elapsed.as_secs() as usize).max(1);
+            let full = target.measured.elapsed.as_secs() as usize;
             let points =
                 seconds.take(full).map(|(second, one)| (second as f64, one.operations as f64));
-            Line { name: &target.name, points: points.collect() }
+            let mut points: Vec<_> = points.collect();
+            if points.len() < 2 {
+                // Too short for seconds: its mean, as long as it took.
+                let (end, mean) =
+                    (target.measured.elapsed.as_secs_f64(), target.measured.throughput());
+                points = vec![(0.0, mean), (end, mean)];
+            }
+            Line { name: &target.name, points }
         })
         .collect();
     let mut svg = String::new();
@@ -136,14 +145,19 @@ fn chart(svg: &mut String, top: f64, title: &str, lines: &[Line<'_>], axes: Axes
     }
     for (number, line) in lines.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
+        let gaps = GAPS[number / COLOURS.len() % GAPS.len()];
         let points = line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1)));
         let points = points.collect::<Vec<_>>().join(" ");
         let (name, at) = (escape(line.name), top + TOP + 18.0 * (number + 1) as f64);
+        let (mark, middle) = (WIDTH - RIGHT + 8.0, at - 4.0);
         let _ = writeln!(
             svg,
-            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+             stroke-dasharray=\"{gaps}\"/>\
+             <path d=\"M{mark} {middle}h18\" stroke=\"{colour}\" stroke-width=\"2\" \
+             stroke-dasharray=\"{gaps}\"/>\
              <text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{name}</text>",
-            WIDTH - RIGHT + 12.0
+            mark + 24.0
         );
     }
 }

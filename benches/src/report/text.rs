@@ -20,6 +20,10 @@ pub fn target(report: &TargetReport) -> String {
         }
     }
     let _ = writeln!(text);
+    if let Some(failure) = &report.failure {
+        let _ = writeln!(text, "  failed: {failure}");
+        return text;
+    }
     if let Some(kind) = report.unsupported() {
         let _ = writeln!(text, "  unsupported: it has no {}", kind.ycsb_name());
         return text;

@@ -53,6 +53,19 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Of a phase that did not take place.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            measure: Measure::new(),
+            seconds: vec![],
+            elapsed: Duration::ZERO,
+            client_cpu: Duration::ZERO,
+            usage: None,
+            counters: Counters::default(),
+        }
+    }
+
     /// Operations per second, those that found no record too, as YCSB counts; not the other failed
     /// ones.
     #[must_use]
@@ -129,8 +142,8 @@ pub fn run<S: Source>(
     })
 }
 
-/// Sessions of each thread.
-fn sessions(target: &dyn Target, plan: &Plan) -> Result<Vec<Vec<Box<dyn Session>>>> {
+/// Refuses what this target cannot do at all: threads that share its connections.
+pub fn check(target: &dyn Target, plan: &Plan) -> Result<()> {
     let (threads, clients) = (plan.threads, plan.clients);
     ensure!(threads > 0 && clients > 0 && plan.pipeline > 0, "no threads, clients or pipeline");
     ensure!(
@@ -138,6 +151,13 @@ fn sessions(target: &dyn Target, plan: &Plan) -> Result<Vec<Vec<Box<dyn Session>
         "{}: a connection serves one thread at a time; make --clients at least --threads",
         target.name()
     );
+    Ok(())
+}
+
+/// Sessions of each thread.
+fn sessions(target: &dyn Target, plan: &Plan) -> Result<Vec<Vec<Box<dyn Session>>>> {
+    check(target, plan)?;
+    let (threads, clients) = (plan.threads, plan.clients);
     let of_thread = |thread: usize| {
         // With fewer clients than threads, threads share them.
         let own = (thread..clients.max(threads)).step_by(threads);

@@ -1,0 +1,113 @@
+//! What `onesided-bench` does when something is wrong: at once if it can, else beside the rest.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SMALL: [&str; 5] = ["run", "--records", "1000", "--operations", "1000"];
+
+fn program(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+    command.env_remove("ONESIDED_SERVER").args(SMALL).args(arguments).output().expect("it runs")
+}
+
+/// What it says when it refuses, before it has measured anything.
+#[track_caller]
+fn refusal(arguments: &[&str]) -> String {
+    let output = program(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn targets_and_files_are_probed_before_anything_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let gone = format!("redis://{}", free.local_addr().expect("its address"));
+    drop(free);
+    // The first target would leave its records there.
+    let first = format!("lmdb://{}", path("db"));
+    let json = path("run.json");
+    let text = refusal(&["--target", &first, "--target", &gone, "--json", &json]);
+    assert!(text.contains(&gone["redis://".len()..]), "{text}");
+    assert!(!folder.path().join("run.json").exists(), "a probe leaves nothing");
+    for flag in ["--json", "--plot"] {
+        let nowhere = path("no/such/file");
+        let text = refusal(&["--target", &format!("lmdb://{}", path("other")), flag, &nowhere]);
+        assert!(text.contains(flag) && text.contains(&nowhere), "{text}");
+    }
+    assert!(!folder.path().join("other").exists(), "files come first");
+}
+
+#[test]
+fn a_target_that_fails_later_does_not_take_the_others_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Too small for the records.
+    let full = format!("lmdb://{}?map_bytes=65536", folder.path().join("db").display());
+    let file = folder.path().join("run.json");
+    let file_name = file.display().to_string();
+    let output = program(&["--target", &full, "--target", "map://", "--json", &file_name]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(&full), "{stderr}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let failed = format!("| {full} ");
+    let row = text.lines().find(|line| line.starts_with(&failed)).expect("a row of the table");
+    assert!(row.contains(" failed |"), "{text}");
+    assert!(text.contains("  failed: ") && text.contains("[OVERALL]"), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");
+    let targets = json["targets"].as_array().expect("targets");
+    assert_eq!(targets.len(), 2);
+    let why = targets[0]["error"].as_str().expect("why");
+    assert!(text.contains(why) && stderr.contains(why), "{why}");
+    assert!(targets[1]["error"].is_null(), "{json:#}");
+    assert!(targets[1]["throughput_ops_per_s"].as_f64() > Some(0.0), "{json:#}");
+}
+
+#[test]
+fn records_that_are_not_there_are_an_answer() {
+    let output = program(&["--no-fill", "--workload", "c", "--target", "map://"]);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn null_cannot_be_verified() {
+    let text = refusal(&["--verify", "--target", "map://", "--target", "null://"]);
+    assert!(text.contains("null://") && text.contains("--verify"), "{text}");
+}
+
+#[test]
+fn a_process_that_is_no_use_is_refused() {
+    let own = std::process::id().to_string();
+    let text = refusal(&["--target", "map://", "--server-pid", &own]);
+    assert!(text.contains("only memcached"), "{text}");
+    let memcached = ["--target", "memcached://127.0.0.1:1", "--server-pid"];
+    let text = refusal(&[&memcached[..], &[&own]].concat());
+    assert!(text.contains("not memcached"), "{text}");
+    let text = refusal(&[&memcached[..], &["4294967295"]].concat());
+    assert!(text.contains("no such process"), "{text}");
+}
+
+#[test]
+fn a_short_run_is_drawn_and_many_targets_are_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plot = folder.path().join("run.svg");
+    let targets = ["--target", "map://"].repeat(8);
+    let plot_name = plot.display().to_string();
+    let output = program(&[&targets[..], &["--plot", &plot_name]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let svg = std::fs::read_to_string(plot).expect("a picture");
+    let mut styles = vec![];
+    for line in svg.lines().filter(|line| line.starts_with("<polyline")) {
+        let (points, style) = line["<polyline points=\"".len()..].split_once('"').expect("points");
+        assert!(points.split(' ').count() > 1, "one point is no line: {line}");
+        let style = style.split_once("/>").expect("its end").0;
+        styles.push(style.to_owned());
+    }
+    assert_eq!(styles.len(), 16, "two charts of eight lines");
+    styles.sort();
+    styles.dedup();
+    assert_eq!(styles.len(), 8, "{styles:?}");
+}
