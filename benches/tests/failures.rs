@@ -1,6 +1,7 @@
 //! What `onesided-bench` does when something is wrong: at once if it can, else beside the rest.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -110,4 +111,31 @@ fn a_short_run_is_drawn_and_many_targets_are_told_apart() {
     styles.sort();
     styles.dedup();
     assert_eq!(styles.len(), 8, "{styles:?}");
+}
+
+#[test]
+fn what_was_measured_before_a_signal_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = folder.path().join("db");
+    let first = format!("lmdb://{}", db.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+    command.env_remove("ONESIDED_SERVER").stdout(Stdio::piped());
+    command.args(["run", "--records", "10", "--duration", "10m", "--json", "--no-fill"]);
+    let mut child = command.args(["--target", &first, "--target", "map://"]).spawn().expect("it");
+    // Made by the probe, when signals are listened to.
+    while !db.exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(128 + 15));
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let targets = json["targets"].as_array().expect("targets");
+    assert!(targets.len() == 1 && targets[0]["error"].is_null(), "{json:#}");
+    assert!(json["seconds"].as_f64() < Some(600.0), "{json:#}");
+    let notes = json["notes"].as_array().expect("notes");
+    assert!(notes.iter().any(|note| note.as_str().unwrap_or("").contains("interrupted")));
 }

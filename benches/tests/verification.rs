@@ -116,7 +116,7 @@ fn verdicts(lie: Lie) -> Verdicts {
     };
     let run = |plan: &Plan, phase| {
         let source = |thread| Stream::new(&shared, phase, thread);
-        phase::run(&target, plan, source, |_, _| {}).expect("it runs").measure.verdicts
+        phase::run(&target, plan, source, |_, _| true).expect("it runs").measure.verdicts
     };
     run(&plan, Phase::Load);
     plan.operations = Some(20_000);

@@ -1,6 +1,7 @@
 //! The command: from arguments to reports.
 
 mod args;
+mod interrupt;
 mod progress;
 mod replay;
 mod run;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result};
 
 pub use args::{Args, Command};
 use args::{LoadArgs, ReportArgs};
+use interrupt::Interrupt;
 use targets::Wanted;
 
 use crate::report::{Report, TargetReport, compare, json, plot, text, ycsb};
@@ -20,13 +22,17 @@ use crate::run::phase::Plan;
 use crate::workload::spec::Interval;
 
 /// Does what was typed. The code is 1 if a target failed, or all of its operations, or verification
-/// found something.
+/// found something; a signal's number and 128 if one came.
 pub fn main(args: &Args) -> Result<ExitCode> {
+    let interrupt = Interrupt::listen()?;
     let clean = match &args.command {
-        Command::Run(args) => run::main(args, run::Phase::Run)?,
-        Command::Load(args) => run::main(args, run::Phase::Load)?,
-        Command::Replay(args) => replay::main(args)?,
+        Command::Run(args) => run::main(args, run::Phase::Run, &interrupt)?,
+        Command::Load(args) => run::main(args, run::Phase::Load, &interrupt)?,
+        Command::Replay(args) => replay::main(args, &interrupt)?,
     };
+    if let Some(code) = interrupt.exit_code() {
+        return Ok(ExitCode::from(code));
+    }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -67,6 +73,7 @@ fn writable(path: &Path) -> std::io::Result<()> {
 /// Each target's report, one after the other. One that fails does not take the others' with it.
 fn measure_all(
     all: &[Wanted],
+    interrupt: &Interrupt,
     measure: impl Fn(&Wanted) -> Result<TargetReport>,
 ) -> Vec<TargetReport> {
     let one = |wanted: &Wanted| {
@@ -75,7 +82,13 @@ fn measure_all(
             TargetReport::failed(&wanted.name(), format!("{error:#}"))
         })
     };
-    all.iter().map(one).collect()
+    all.iter().take_while(|_| !interrupt.came()).map(one).collect()
+}
+
+/// What a report of less than what was asked for has to say.
+fn note_of(interrupt: &Interrupt) -> Option<String> {
+    let what = "interrupted: the last target was measured until then, and none after it";
+    interrupt.came().then(|| what.to_owned())
 }
 
 fn is_stdout(path: &Path) -> bool {

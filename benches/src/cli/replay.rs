@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::args::ReplayArgs;
+use super::interrupt::Interrupt;
 use super::progress::Progress;
 use super::targets::{Wanted, wanted};
-use super::{measure_all, plan, probe, tell};
+use super::{measure_all, note_of, plan, probe, tell};
 use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::Options;
@@ -16,7 +17,7 @@ use crate::workload::spec::Interval;
 use crate::workload::trace::{Replay, Trace};
 
 /// Measures all targets; there is nothing to verify.
-pub(super) fn main(args: &ReplayArgs) -> Result<bool> {
+pub(super) fn main(args: &ReplayArgs, interrupt: &Interrupt) -> Result<bool> {
     let trace = Trace::read(&args.trace)?;
     let mut plan = plan(&args.load, None);
     let count = trace.len() as u64;
@@ -50,7 +51,10 @@ pub(super) fn main(args: &ReplayArgs) -> Result<bool> {
         plan,
         targets: vec![],
     };
-    report.targets = measure_all(&all, |wanted| measure(args, &trace, &report.plan, wanted));
+    report.targets = measure_all(&all, interrupt, |wanted| {
+        measure(args, &trace, &report.plan, wanted, interrupt)
+    });
+    report.notes.extend(note_of(interrupt));
     tell(&report, &args.report, (Interval::Both, &[50.0, 95.0, 99.0]))
 }
 
@@ -59,6 +63,7 @@ fn measure(
     trace: &Arc<crate::workload::trace::Parts>,
     plan: &Plan,
     wanted: &Wanted,
+    interrupt: &Interrupt,
 ) -> Result<TargetReport> {
     let opened = wanted.open()?;
     let target = &*opened.target;
@@ -67,7 +72,10 @@ fn measure(
     }
     let progress = Progress::new(&target.name(), plan);
     let source = |thread| Replay::new(trace, thread, args.speed, args.load.seed);
-    let look = |elapsed: Duration, series: &_| progress.look(elapsed, series);
+    let look = |elapsed: Duration, series: &_| {
+        progress.look(elapsed, series);
+        !interrupt.came()
+    };
     let measured = phase::run(target, plan, source, look)?;
     drop(progress);
     Ok(TargetReport {

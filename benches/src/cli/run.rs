@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::args::RunArgs;
+use super::interrupt::Interrupt;
 use super::progress::Progress;
 use super::targets::{Wanted, wanted};
-use super::{measure_all, plan, probe, tell};
+use super::{measure_all, note_of, plan, probe, tell};
 use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::{Options, Target};
@@ -27,7 +28,7 @@ const FILL_PIPELINE: usize = 256;
 const FILL_BYTES: usize = 256 << 10;
 
 /// Measures all targets. False if verification found something.
-pub(super) fn main(args: &RunArgs, phase: Phase) -> Result<bool> {
+pub(super) fn main(args: &RunArgs, phase: Phase, interrupt: &Interrupt) -> Result<bool> {
     let (name, workload) = workload(args)?;
     let mut plan = plan(&args.load, workload.threads);
     match phase {
@@ -66,8 +67,9 @@ pub(super) fn main(args: &RunArgs, phase: Phase) -> Result<bool> {
         plan,
         targets: vec![],
     };
-    let job = Job { args, phase, workload: &workload, plan: report.plan.clone() };
-    report.targets = measure_all(&all, |wanted| job.measure(wanted));
+    let job = Job { args, phase, workload: &workload, plan: report.plan.clone(), interrupt };
+    report.targets = measure_all(&all, interrupt, |wanted| job.measure(wanted));
+    report.notes.extend(note_of(interrupt));
     tell(&report, &args.report, (workload.interval, &workload.percentiles))
 }
 
@@ -77,6 +79,7 @@ struct Job<'a> {
     phase: Phase,
     workload: &'a Workload,
     plan: Plan,
+    interrupt: &'a Interrupt,
 }
 
 impl Job<'_> {
@@ -94,8 +97,10 @@ impl Job<'_> {
         }
         let progress = Progress::new(&target.name(), plan);
         let source = |thread| Stream::new(&shared, self.phase, thread);
-        let measured =
-            phase::run(target, plan, source, |elapsed, series| progress.look(elapsed, series))?;
+        let measured = phase::run(target, plan, source, |elapsed, series| {
+            progress.look(elapsed, series);
+            !self.interrupt.came()
+        })?;
         drop(progress);
         Ok(TargetReport {
             url: wanted.url.clone(),
@@ -121,8 +126,11 @@ impl Job<'_> {
         let progress = Progress::new(&format!("{}: storing", target.name()), &plan);
         let start = Instant::now();
         let source = |thread| Stream::new(shared, Phase::Load, thread);
-        let measured =
-            phase::run(target, &plan, source, |elapsed, series| progress.look(elapsed, series))?;
+        let measured = phase::run(target, &plan, source, |elapsed, series| {
+            progress.look(elapsed, series);
+            !self.interrupt.came()
+        })?;
+        ensure!(!self.interrupt.came(), "interrupted while records were stored");
         let (failed, measure) = (measured.measure.failed(), &measured.measure);
         if failed > 0 {
             let why = measure.first_failure.as_deref().unwrap_or("it does not say why");

@@ -77,12 +77,12 @@ impl Measured {
 }
 
 /// Runs a phase against a target. `source` makes the operations of a thread by its number; `look`
-/// is told of the seconds so far while it goes on.
+/// is told of the seconds so far while it goes on, and ends it by false.
 pub fn run<S: Source>(
     target: &dyn Target,
     plan: &Plan,
     source: impl Fn(usize) -> S,
-    mut look: impl FnMut(Duration, &Series),
+    mut look: impl FnMut(Duration, &Series) -> bool,
 ) -> Result<Measured> {
     let sessions = sessions(target, plan)?;
     let (usage, counters) = (target.usage()?, target.counters());
@@ -120,7 +120,9 @@ pub fn run<S: Source>(
         }
         drop(ended);
         while ends.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-            look(start.elapsed(), &job.series);
+            if !look(start.elapsed(), &job.series) {
+                job.stop.store(true, Ordering::Relaxed);
+            }
         }
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<Measure>>| {
             handle.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")))

@@ -2,6 +2,7 @@
 //! the generator uses, and the generator knows no server's insides.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
@@ -38,6 +39,8 @@ impl Embedded {
         let child = Command::new(&program)
             .args(["--listen", "127.0.0.1:0", "--log", "info", "--log-format", "json"])
             .args(["--memory", &memory_bytes.to_string()])
+            // A terminal's Ctrl-C is for the generator, which ends the server after itself.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
