@@ -87,32 +87,27 @@ pub struct Shard {
 }
 
 /// While this lives its thread looks at what may be READ.
-pub(crate) struct Look<'a> {
-    looks: &'a AtomicU64,
-    number: u64,
-}
+pub(crate) struct Look<'a>(&'a Arc<Shard>);
 
 impl Drop for Look<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        let looks = &self.0.looks;
         // Released: what it READ is READ.
-        self.looks.store(self.number + 1, Ordering::Release);
+        looks.store(looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
 impl Shard {
-    /// The thread begins a look: two plain stores, no fence that the processor heeds. (Whoever asks
-    /// whether it is in one makes it heed: `core::operations`.) `None`: it is in one already.
+    /// The thread begins a look, and is in none: two plain stores, no fence that the processor
+    /// heeds. (Whoever asks whether it is in one makes it heed: `core::operations`.)
     #[inline(always)]
-    pub(crate) fn look(&self) -> Option<Look<'_>> {
+    pub(crate) fn look(self: &Arc<Self>) -> Look<'_> {
         let before = self.looks.load(Ordering::Relaxed);
-        if before & 1 != 0 {
-            return None;
-        }
-        let number = before + 1;
-        self.looks.store(number, Ordering::Relaxed);
+        debug_assert_eq!(before & 1, 0, "a look in a look");
+        self.looks.store(before.wrapping_add(1), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        Some(Look { looks: &self.looks, number })
+        Look(self)
     }
 
     /// Whether the thread is in the middle of this look.

@@ -127,7 +127,8 @@ impl TableHandle {
     ) -> Option<T> {
         let seen = self.seen.get_or(|| RefCell::new(self.first_look()));
         let Seen { open, shard, own } = &mut *seen.try_borrow_mut().ok()?;
-        let _look = shard.look()?;
+        // In none yet: the cell is not borrowed.
+        let _look = shard.look();
         if !open.as_ref().is_some_and(|open| open.is_usable()) {
             *open = self.usable();
             own.sampler.set_told_every(open.as_ref().map_or(0, |open| open.sample_every()));
