@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::patch::patch;
 use super::usage;
-use super::wire::{Address, PIECE_BYTES, Traffic, Wire, number, push_number};
+use super::wire::{Address, PIECE_BYTES, Traffic, Wire, figure, number, push_number};
 use super::{Counters, Description, Operation, Outcome, Session, Target, Usage};
 
 const START: &str = "memcached -m 1024 -s PATH, or -l HOST -p PORT";
@@ -57,19 +57,9 @@ impl Memcached {
     }
 }
 
-fn stat<T: std::str::FromStr>(stats: &[(String, String)], name: &str) -> Result<T> {
-    let found = stats.iter().find(|(known, _)| known == name);
-    found
-        .and_then(|(_, value)| value.parse().ok())
-        .with_context(|| format!("memcached's stats have no {name}"))
-}
-
 impl Target for Memcached {
     fn name(&self) -> String {
-        match self.address {
-            Address::Tcp(_) => "memcached tcp".to_owned(),
-            Address::Unix(_) => "memcached unix".to_owned(),
-        }
+        self.address.name_of("memcached")
     }
 
     fn describe(&self) -> Result<Description> {
@@ -80,7 +70,7 @@ impl Target for Memcached {
                 .to_owned(),
         ];
         Ok(Description {
-            version: stat(&self.stats()?, "version")?,
+            version: figure(&self.stats()?, "memcached", "version")?,
             transport: self.address.transport().to_owned(),
             notes,
             ..Description::default()
@@ -94,10 +84,13 @@ impl Target for Memcached {
 
     fn usage(&self) -> Result<Option<Usage>> {
         let stats = self.stats()?;
-        let cpu: [f64; 2] = [stat(&stats, "rusage_user")?, stat(&stats, "rusage_system")?];
+        let cpu: [f64; 2] = [
+            figure(&stats, "memcached", "rusage_user")?,
+            figure(&stats, "memcached", "rusage_system")?,
+        ];
         let pid = match self.server_pid {
             Some(pid) => pid,
-            None => stat(&stats, "pid")?,
+            None => figure(&stats, "memcached", "pid")?,
         };
         // Of a server elsewhere it is nobody here, or another program.
         let resident = usage::resident_bytes(pid, "memcached");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::patch::patch;
-use super::wire::{Address, PIECE_BYTES, Traffic, Wire, number, push_number};
+use super::wire::{Address, PIECE_BYTES, Traffic, Wire, figure, number, push_number};
 use super::{Counters, Description, Operation, Outcome, Session, Target, Usage};
 
 const START: &str = "redis-server --save '' --appendonly no";
@@ -42,25 +42,15 @@ impl Redis {
     }
 }
 
-fn field<T: std::str::FromStr>(info: &[(String, String)], name: &str) -> Result<T> {
-    let found = info.iter().find(|(known, _)| known == name);
-    found
-        .and_then(|(_, value)| value.parse().ok())
-        .with_context(|| format!("INFO of Redis has no {name}"))
-}
-
 impl Target for Redis {
     fn name(&self) -> String {
-        match self.address {
-            Address::Tcp(_) => "redis tcp".to_owned(),
-            Address::Unix(_) => "redis unix".to_owned(),
-        }
+        self.address.name_of("redis")
     }
 
     fn describe(&self) -> Result<Description> {
         let info = self.info()?;
         let fork = ["valkey_version", "redis_version"].into_iter();
-        let version = fork.filter_map(|name| field(&info, name).ok()).next();
+        let version = fork.filter_map(|name| figure(&info, "Redis", name).ok()).next();
         let notes = vec![
             "a record is a string; GET, SET, SETRANGE for one field, DEL".to_owned(),
             "SETRANGE of a record that is not there (evicted, say) makes one of that field, and \
@@ -82,8 +72,9 @@ impl Target for Redis {
 
     fn usage(&self) -> Result<Option<Usage>> {
         let info = self.info()?;
-        let cpu: [f64; 2] = [field(&info, "used_cpu_user")?, field(&info, "used_cpu_sys")?];
-        let resident_bytes = field(&info, "used_memory_rss")?;
+        let cpu: [f64; 2] =
+            [figure(&info, "Redis", "used_cpu_user")?, figure(&info, "Redis", "used_cpu_sys")?];
+        let resident_bytes = figure(&info, "Redis", "used_memory_rss")?;
         Ok(Some(Usage { cpu_seconds: cpu.iter().sum(), resident_bytes }))
     }
 

@@ -55,6 +55,15 @@ impl Address {
         Ok(Self::Unix(PathBuf::from(rest)))
     }
 
+    /// As reports name a store at it.
+    pub(super) fn name_of(&self, store: &str) -> String {
+        let way = match self {
+            Self::Tcp(_) => "tcp",
+            Self::Unix(_) => "unix",
+        };
+        format!("{store} {way}")
+    }
+
     /// As reports name the way.
     pub(super) fn transport(&self) -> &'static str {
         match self {
@@ -88,6 +97,18 @@ impl Address {
             }
         }
     }
+}
+
+/// A figure among those that a server tells of itself; `whose` for the error.
+pub(super) fn figure<T: std::str::FromStr>(
+    told: &[(String, String)],
+    whose: &str,
+    name: &str,
+) -> Result<T> {
+    let found = told.iter().find(|(known, _)| known == name);
+    found
+        .and_then(|(_, value)| value.parse().ok())
+        .with_context(|| format!("{whose} tells no {name}"))
 }
 
 impl fmt::Display for Address {
