@@ -18,6 +18,7 @@
 //! [`mem`] and below `verbs/ffi`.
 
 pub mod buffer;
+mod crowded;
 pub mod endpoint;
 pub mod loads;
 pub mod mem;
@@ -30,6 +31,7 @@ pub mod verbs;
 pub mod work;
 
 pub use buffer::{Buffer, BufferPool, Parking, ParkingUsage, PoolUsage};
+pub use crowded::Crowded;
 pub use endpoint::{
     Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, LENT_MAX, Polled, Refused,
     Wait,

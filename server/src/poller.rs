@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    Buffer, BufferPool, Completion, CompletionQueue, Endpoint, FabricKind, Outcome, Wait,
+    Buffer, BufferPool, Completion, CompletionQueue, Crowded, Endpoint, FabricKind, Outcome, Wait,
 };
 
 use crate::rpc::{Dispatcher, Peer, Scratch, Unsignaled, Verdict, len_bytes};
@@ -35,11 +35,6 @@ const POST_BYTES: usize = 1 << 20;
 /// Fruitless polling longer than this lets others run in between: the client that would send may
 /// be waiting for this very core.
 const PURE_SPIN: Duration = Duration::from_micros(3);
-/// Whoever gives up the core and has it back only after so long shares it with a program that does
-/// not sleep. Then sleeping is better: who is woken goes before who was running.
-const LONG_YIELD: Duration = Duration::from_micros(500);
-/// How long a poller does not spin after that.
-const CROWDED: Duration = Duration::from_millis(100);
 /// How soon a blocked endpoint is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -75,8 +70,7 @@ struct State {
     /// Since the last sleep a near client sent something: its next request may come sooner than
     /// a sleep would end.
     spins: bool,
-    /// Until then spinning is of no use.
-    crowded_until: Option<Instant>,
+    crowded: Crowded,
 }
 
 impl State {
@@ -90,7 +84,7 @@ impl State {
             scratch: Scratch::new(poller.pool.clone()),
             completions: Vec::with_capacity(BATCH),
             spins: false,
-            crowded_until: None,
+            crowded: Crowded::new(Instant::now()),
         }
     }
 }
@@ -144,14 +138,10 @@ impl Poller {
             if idle < PURE_SPIN && self.kind != FabricKind::Tcp {
                 return std::hint::spin_loop();
             }
-            let crowded = state.crowded_until.is_some_and(|until| since < until);
-            if idle < self.spin && !crowded {
+            if idle < self.spin && !state.crowded.is_at(since) {
                 std::thread::yield_now();
                 // Looked at here: after a long one there is work, and no idling that notices.
-                let idle = since.elapsed();
-                if idle > self.spin + LONG_YIELD {
-                    state.crowded_until = Some(since + idle + CROWDED);
-                }
+                state.crowded.note(since + self.spin, Instant::now());
                 return;
             }
             state.spins = false;

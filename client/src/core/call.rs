@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -354,42 +354,7 @@ impl Waiter<'_> {
             }
             elapsed = start.elapsed();
         }
-        if elapsed > spin + LONG_YIELD {
-            connection.crowded.note(start + elapsed);
-        }
-    }
-}
-
-/// Whoever gives up the core and has it back only after so long shares it with a program that does
-/// not sleep. Then sleeping is better: who is woken goes before who was running.
-const LONG_YIELD: Duration = Duration::from_micros(500);
-/// How long nobody spins after that.
-const CROWDED: Duration = Duration::from_millis(100);
-
-/// Until when the cores are taken to be crowded.
-#[derive(Debug)]
-pub(super) struct Crowded {
-    since: Instant,
-    /// In ns after `since`.
-    until_ns: AtomicU64,
-}
-
-impl Crowded {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, until_ns: AtomicU64::new(0) }
-    }
-
-    fn ns(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.since).as_nanos() as u64
-    }
-
-    fn is_at(&self, now: Instant) -> bool {
-        let until_ns = self.until_ns.load(Ordering::Relaxed);
-        until_ns != 0 && self.ns(now) < until_ns
-    }
-
-    fn note(&self, now: Instant) {
-        self.until_ns.store(self.ns(now + CROWDED), Ordering::Relaxed);
+        connection.crowded.note(start + spin, start + elapsed);
     }
 }
 
@@ -416,20 +381,5 @@ impl Drop for Waiter<'_> {
         }
         let freed = self.connection.pending.abandon(self.id, self.unposted);
         self.connection.give_back(freed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn crowded_cores_are_taken_to_be_so_for_a_while() {
-        let start = Instant::now();
-        let crowded = Crowded::new(start);
-        assert!(!crowded.is_at(start));
-        crowded.note(start);
-        assert!(crowded.is_at(start) && crowded.is_at(start + CROWDED / 2));
-        assert!(!crowded.is_at(start + CROWDED));
     }
 }

@@ -8,14 +8,13 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    AccessError, AttachError, Buffer, BufferPool, Caps, Completion, CompletionQueue, Endpoint,
-    FabricKind, Loads, Memory, Outcome, Parking, Wait,
+    AccessError, AttachError, Buffer, BufferPool, Caps, Completion, CompletionQueue, Crowded,
+    Endpoint, FabricKind, Loads, Memory, Outcome, Parking, Wait,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::call::Crowded;
 use super::clock::ServerClock;
 use super::lends::{Lends, Lent};
 use super::operations::Operations;
