@@ -97,7 +97,7 @@ fn when_memory_is_full_nothing_changes_and_deletes_make_room() {
         let (count, code) = fill(&table, &value);
         assert_eq!(code, ErrorCode::OutOfMemory);
         let entries_bytes = count as usize * (value_len + 40);
-        assert!(entries_bytes > 780_000, "only {count} keys");
+        assert!(entries_bytes > 700_000, "only {count} keys");
         let full = engine.memory_status();
         let error = table.put(&key(0), &[1; 60_000], Expect::Any, Ttl::Never, 0);
         assert_eq!(error.expect_err("full").code, ErrorCode::OutOfMemory);

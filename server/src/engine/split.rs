@@ -64,14 +64,14 @@ impl Index {
             depth: state.depth,
             prefix,
             count: halves.moved_count,
-            split_at: self.split_keys,
+            split_at: self.split_at(prefix, state.depth),
             tail,
         };
         let number = self.push_locked(Segment { addr, state: Mutex::new(moved) });
         let _moved_is_locked_too = self.segment(number).state.lock();
         self.name_halves(shared, segment.addr, state, (number, addr));
         state.count -= halves.moved_count;
-        state.split_at = self.split_keys;
+        state.split_at = self.split_at(state.prefix, state.depth);
         halves.tidy(base, &mut state.tail);
         end(base);
         self.splits.fetch_add(1, Ordering::Relaxed);
@@ -185,11 +185,12 @@ impl Halves {
         base.read_words(&mut words);
         let mut halves = Self { moves: vec![false; SEGMENT_WORDS], words, moved_count: 0 };
         let mut key = Vec::new();
+        halves.prefetch(pool, 0);
         for line in (0..SEGMENT_WORDS).step_by(LINE_WORDS) {
-            let slots = slots_of(line);
-            let addrs = || slots.clone().filter_map(|i| Some((i, Slot(halves.words[i]).addr()?)));
-            addrs().for_each(|(_, addr)| pool.at(addr).prefetch(64));
-            for (i, addr) in addrs() {
+            // The entries of the next line come while those of this one are looked at.
+            halves.prefetch(pool, line + LINE_WORDS);
+            for i in slots_of(line) {
+                let Some(addr) = Slot(halves.words[i]).addr() else { continue };
                 let at = pool.at(addr);
                 let header = header_at(at);
                 key.resize(usize::from(header.key_len), 0);
@@ -200,6 +201,14 @@ impl Halves {
             }
         }
         halves
+    }
+
+    /// The entries that the slots of the line lead to will be looked at soon.
+    fn prefetch(&self, pool: &Pool, line: usize) {
+        let slots = self.words.get(slots_of(line)).unwrap_or_default();
+        slots.iter().filter_map(|&slot| Slot(slot).addr()).for_each(|addr| {
+            pool.at(addr).prefetch(64);
+        });
     }
 
     /// The words of a segment that holds what moves, and its tail lines in use.
