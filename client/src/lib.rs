@@ -60,7 +60,7 @@ pub use collector::StatsCollector;
 pub use error::Error;
 pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
 pub use onesided_fabric::{FabricKind, Rdma};
-pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
+pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus, UpdateMode};
 pub use onesided_protocol::rpc::{Expect, Ttl};
 pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
 pub use range::KeyRange;

@@ -124,6 +124,7 @@ fn table(connection: &Arc<Connection>) -> Table {
         secret: 2,
         directory: DirectoryWord(0),
         options: TableOptions::default(),
+        updates_over: None,
     };
     Table::from_parts(connection, "t", info).unwrap()
 }

@@ -6,13 +6,18 @@ use common::{assert_hex, hex};
 use onesided_protocol::control::{
     FabricName, FabricOffer, Heartbeat, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA,
     PeerVersions, ReadCounts, Retired, TableInfo, TableOptions, TableStatus, ToClient, ToServer,
-    Welcome,
+    UpdateMode, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
-const OPTIONS: TableOptions =
-    TableOptions { default_ttl_s: 3_600, quota_bytes: 1 << 30, evict: true, ordered: false };
+const OPTIONS: TableOptions = TableOptions {
+    default_ttl_s: 3_600,
+    quota_bytes: 1 << 30,
+    evict: true,
+    ordered: false,
+    update: UpdateMode::Cas,
+};
 
 #[test]
 fn preamble() {
@@ -58,12 +63,12 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         (
             "create",
             ToServer::CreateTable { name: name(), options: OPTIONS },
-            "05 05000000 7573657273 100e0000 0000004000000000 01 00",
+            "05 05000000 7573657273 100e0000 0000004000000000 01 00 01",
         ),
         (
             "alter",
             ToServer::AlterTable { name: name(), options: OPTIONS },
-            "06 05000000 7573657273 100e0000 0000004000000000 01 00",
+            "06 05000000 7573657273 100e0000 0000004000000000 01 00 01",
         ),
         ("drop", ToServer::DropTable { name: name() }, "07 05000000 7573657273"),
         ("list", ToServer::ListTables, "08"),
@@ -176,6 +181,7 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
         secret: 0xFEED_FACE_CAFE_BEEF,
         directory: DirectoryWord(0x0000_1400_0081_0000),
         options: OPTIONS,
+        updates_over: Some(FabricName::Verbs),
     };
     let status = TableStatus {
         name: "users".into(),
@@ -212,13 +218,13 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
             "table",
             ToClient::Table(info),
             "04 11000000 02000000 efcdab8967452301 efbefecacefaedfe 0000810000140000
-             100e0000 0000004000000000 01 00",
+             100e0000 0000004000000000 01 00 01 02",
         ),
         (
             "tables",
             ToClient::Tables(vec![status]),
             "05 01000000
-             05000000 7573657273 11000000 100e0000 0000004000000000 01 00
+             05000000 7573657273 11000000 100e0000 0000004000000000 01 00 01
              0100000000000000 0200000000000000 0300000000000000 0400000000000000
              0500000000000000 0600000000000000 0700000000000000 0800000000000000
              0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000",
@@ -258,6 +264,10 @@ fn every_message_to_a_client() {
     assert_eq!(seen, [true; 8]);
 }
 
+fn golden_table() -> &'static str {
+    to_client().into_iter().find(|(what, ..)| *what == "table").expect("it is there").2
+}
+
 #[test]
 fn refused_control_messages() {
     let to_server = ["", "00", "0b", "ff", "03 00", "04 41000000", "04 01000000 ff", "05 00000000"];
@@ -278,6 +288,13 @@ fn refused_control_messages() {
     ];
     for golden in to_client {
         assert!(ToClient::decode(&hex(golden)).is_err(), "{golden}");
+    }
+    let info = golden_table();
+    // Offsets: update mode byte 47, the fabric of updates byte 48.
+    for (offset, value) in [(47, 2), (48, 4)] {
+        let mut other = hex(info);
+        other[offset] = value;
+        assert!(ToClient::decode(&other).is_err(), "byte {offset} = {value}");
     }
     let welcome = hex(WELCOME);
     // Offsets: `resumed` is byte 19, the number of fabrics byte 100, the first kind byte 101.

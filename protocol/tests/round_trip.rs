@@ -3,7 +3,7 @@
 use onesided_protocol::DecodeError;
 use onesided_protocol::control::{
     FabricName, FabricOffer, Heartbeat, Hello, ReadCounts, Retired, TableInfo, TableOptions,
-    TableStatus, ToClient, ToServer, Welcome,
+    TableStatus, ToClient, ToServer, UpdateMode, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{
@@ -115,9 +115,16 @@ fn an_owned() -> impl Strategy<Value = Owned> {
 }
 
 fn options() -> impl Strategy<Value = TableOptions> {
-    any::<(u32, u64, bool, bool)>().prop_map(|(default_ttl_s, quota_bytes, evict, ordered)| {
-        TableOptions { default_ttl_s, quota_bytes, evict, ordered }
-    })
+    let update = select(vec![UpdateMode::Rpc, UpdateMode::Cas]);
+    (any::<(u32, u64, bool, bool)>(), update).prop_map(
+        |((default_ttl_s, quota_bytes, evict, ordered), update)| TableOptions {
+            default_ttl_s,
+            quota_bytes,
+            evict,
+            ordered,
+            update,
+        },
+    )
 }
 
 fn to_server() -> impl Strategy<Value = ToServer> {
@@ -183,10 +190,20 @@ fn welcome() -> impl Strategy<Value = ToClient> {
 }
 
 fn table_messages() -> impl Strategy<Value = ToClient> {
-    let info = (any::<(u32, u32)>(), any::<[u64; 3]>(), options()).prop_map(
-        |((id, slot), [hash_seed, secret, directory], options)| {
+    let fabric = select(vec![FabricName::Shm, FabricName::Verbs, FabricName::Tcp]);
+    let fabric = proptest::option::of(fabric);
+    let info = (any::<(u32, u32)>(), any::<[u64; 3]>(), options(), fabric).prop_map(
+        |((id, slot), [hash_seed, secret, directory], options, updates_over)| {
             let directory = DirectoryWord(directory);
-            ToClient::Table(TableInfo { id, slot, hash_seed, secret, directory, options })
+            ToClient::Table(TableInfo {
+                id,
+                slot,
+                hash_seed,
+                secret,
+                directory,
+                options,
+                updates_over,
+            })
         },
     );
     let status = ("\\PC{0,16}", any::<u32>(), options(), any::<[u64; 6]>()).prop_map(

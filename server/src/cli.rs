@@ -48,7 +48,7 @@ pub struct Cli {
     memory: Option<String>,
 
     /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME,
-    /// evict, noeviction, ordered [default: default]
+    /// evict, noeviction, ordered, update=rpc|cas [default: default]
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
 

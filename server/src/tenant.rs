@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use onesided_fabric::{Memory, Rights};
-use onesided_protocol::control::FabricName;
+use onesided_fabric::Memory;
+use onesided_protocol::control::{FabricName, UpdateMode};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::clock::ServerClock;
-use crate::config::{HugePages, ServerConfig, TenantSpec, Token};
+use crate::config::{HugePages, ServerConfig, TableSpec, TenantSpec, Token};
 use crate::engine::{
     Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus, RegionMap,
 };
@@ -103,7 +103,10 @@ impl Tenants {
         let all = (0..).zip(config.all_tenants()).map(make);
         let all: Vec<_> = all.collect::<Result<_, EngineError>>()?;
         let tenants = Self { all, budget };
-        for table in &config.tables {
+        // Those first that others leave memory to.
+        let is_rpc = |table: &&TableSpec| table.options.update == UpdateMode::Rpc;
+        let (rpc, cas): (Vec<_>, Vec<_>) = config.tables.iter().partition(is_rpc);
+        for table in cas.into_iter().chain(rpc) {
             let tenant = tenants.named(&table.tenant).unwrap_or_else(|| tenants.default());
             tenant.engine.create_table(&table.name, table.options).map_err(|error| {
                 StartError::Table { name: table.to_string(), reason: error.to_string() }
@@ -201,9 +204,9 @@ fn make_engine(
     clock: &Arc<ServerClock>,
 ) -> Result<Arc<Engine>, EngineError> {
     let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
-        Box::new(|name, len_bytes| Memory::shared(name, len_bytes, Rights::ReadOnly))
+        Box::new(Memory::shared)
     } else {
-        Box::new(|_, len_bytes| Memory::private(len_bytes))
+        Box::new(|_, len_bytes, _| Memory::private(len_bytes))
     };
     // The generator that is seeded with it mixes: neighbouring numbers have nothing in common.
     let seed = seed.wrapping_add(number.into());

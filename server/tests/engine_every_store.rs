@@ -44,7 +44,7 @@ impl World {
     fn new(config: EngineConfig) -> Self {
         let watch = Arc::new(Watch::default());
         let hook = watch.clone();
-        let make = move |_: &str, len_bytes| Memory::hooked(len_bytes, hook.clone());
+        let make = move |_: &str, len_bytes, _| Memory::hooked(len_bytes, hook.clone());
         let engine = Engine::new(config, Box::new(make), FakeClock::at_s(1_000)).expect("engine");
         // Watched until the process ends.
         let engine: &'static Engine = Box::leak(Box::new(engine));

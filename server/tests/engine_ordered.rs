@@ -12,13 +12,18 @@ use std::time::{Duration, Instant};
 use engine_support::{engine, small};
 use onesided_fabric::Memory;
 use onesided_fabric::mem::StoreHook;
-use onesided_protocol::control::TableOptions;
+use onesided_protocol::control::{TableOptions, UpdateMode};
 use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
 use onesided_server::engine::{Acknowledged, Cleaning, Engine, EngineConfig, ScanRange, Table};
 use proptest::prelude::*;
 
-const ORDERED: TableOptions =
-    TableOptions { default_ttl_s: 0, quota_bytes: 0, evict: false, ordered: true };
+const ORDERED: TableOptions = TableOptions {
+    default_ttl_s: 0,
+    quota_bytes: 0,
+    evict: false,
+    ordered: true,
+    update: UpdateMode::Rpc,
+};
 const ALL: ScanRange<'static> = ScanRange { from: b"", after: false, prefix_len: 0 };
 
 fn table(engine: &Arc<Engine>, options: TableOptions) -> Arc<Table> {
@@ -271,7 +276,7 @@ impl StoreHook for Hook {
 fn a_key_that_can_be_read_is_met() {
     let hook = Arc::new(Hook::default());
     let in_memory = Arc::clone(&hook);
-    let make = move |_: &str, len: usize| Memory::hooked(len, in_memory.clone());
+    let make = move |_: &str, len: usize, _| Memory::hooked(len, in_memory.clone());
     let clock = engine_support::FakeClock::at_s(1_000);
     let engine = Engine::new(small(4 << 20), Box::new(make), clock).expect("engine");
     let table = table(&engine, ORDERED);

@@ -111,6 +111,7 @@ impl TableOptions {
         out.u64(self.quota_bytes);
         out.u8(self.evict.into());
         out.u8(self.ordered.into());
+        out.u8(self.update as u8);
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -118,7 +119,14 @@ impl TableOptions {
         let quota_bytes = reader.u64("quota")?;
         let evict = reader.bool("evict")?;
         let ordered = reader.bool("ordered")?;
-        Ok(Self { default_ttl_s, quota_bytes, evict, ordered })
+        let update = match reader.u8("update mode")? {
+            0 => UpdateMode::Rpc,
+            1 => UpdateMode::Cas,
+            mode => {
+                return Err(DecodeError::Unknown { field: "update mode", value: u64::from(mode) });
+            }
+        };
+        Ok(Self { default_ttl_s, quota_bytes, evict, ordered, update })
     }
 }
 
@@ -285,17 +293,20 @@ impl Retired {
     }
 }
 
+impl FabricName {
+    fn from_wire(kind: u8, field: &'static str) -> Result<Self, DecodeError> {
+        match kind {
+            1 => Ok(Self::Shm),
+            2 => Ok(Self::Verbs),
+            3 => Ok(Self::Tcp),
+            kind => Err(DecodeError::Unknown { field, value: u64::from(kind) }),
+        }
+    }
+}
+
 impl FabricOffer {
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let kind = match r.u8("fabric kind")? {
-            1 => FabricName::Shm,
-            2 => FabricName::Verbs,
-            3 => FabricName::Tcp,
-            kind => {
-                let value = u64::from(kind);
-                return Err(DecodeError::Unknown { field: "fabric kind", value });
-            }
-        };
+        let kind = FabricName::from_wire(r.u8("fabric kind")?, "fabric kind")?;
         Ok(Self { kind, blob: r.bytes("fabric blob", FABRIC_BLOB_MAX_BYTES)?.to_owned() })
     }
 }
@@ -308,6 +319,7 @@ impl TableInfo {
         out.u64(self.secret);
         out.u64(self.directory.0);
         self.options.encode(out);
+        out.u8(self.updates_over.map_or(0, |fabric| fabric as u8));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -318,6 +330,10 @@ impl TableInfo {
             secret: r.u64("secret")?,
             directory: DirectoryWord(r.u64("directory")?),
             options: TableOptions::decode(r)?,
+            updates_over: match r.u8("fabric of updates")? {
+                0 => None,
+                kind => Some(FabricName::from_wire(kind, "fabric of updates")?),
+            },
         })
     }
 }

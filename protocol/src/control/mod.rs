@@ -313,6 +313,55 @@ pub struct TableOptions {
     pub evict: bool,
     /// Whether the server keeps its keys in order, for scans. Fixed when the table is made.
     pub ordered: bool,
+    /// Who may change what is there. Fixed when the table is made.
+    pub update: UpdateMode,
+}
+
+impl TableOptions {
+    /// Why no table can have these options together, if none can.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<&'static str> {
+        match self.update {
+            UpdateMode::Rpc => None,
+            UpdateMode::Cas if self.ordered => Some(
+                "update=cas and ordered: what clients write themselves the server learns of \
+                 later, and a scan must not miss it; leave one of them out",
+            ),
+            UpdateMode::Cas if self.evict => Some(
+                "update=cas and evict: what the server does not see written it cannot tell warm \
+                 from cold; leave one of them out",
+            ),
+            UpdateMode::Cas => None,
+        }
+    }
+}
+
+/// How entries of a table are updated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum UpdateMode {
+    /// The server does it, when it is asked by RPC.
+    #[default]
+    Rpc = 0,
+    /// Clients do it themselves by WRITE and compare-and-swap, where their fabric lets them.
+    Cas = 1,
+}
+
+impl UpdateMode {
+    /// Its name in options of tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rpc => "rpc",
+            Self::Cas => "cas",
+        }
+    }
+
+    /// The mode of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Rpc, Self::Cas].into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// What a client needs to read a table.
@@ -330,6 +379,9 @@ pub struct TableInfo {
     pub directory: DirectoryWord,
     /// Its options.
     pub options: TableOptions,
+    /// Whether this session may change counters, and entries of a table of mode
+    /// [`UpdateMode::Cas`], one-sidedly over this fabric; `None`: over none.
+    pub updates_over: Option<FabricName>,
 }
 
 /// A table as people see it.

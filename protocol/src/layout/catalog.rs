@@ -143,6 +143,8 @@ impl RegionRecord {
     }
 }
 
+/// Of [`TableRecord::flags`]: update mode `cas`.
+pub const TABLE_FLAG_CAS: u32 = 1 << 0;
 /// Of [`TableRecord::flags`]: the server keeps the keys in order.
 pub const TABLE_FLAG_ORDERED: u32 = 1 << 1;
 /// Of [`TableRecord::flags`]: entries may go when memory is full.
@@ -154,7 +156,7 @@ pub const TABLE_FLAG_EVICT: u32 = 1 << 2;
 pub struct TableRecord {
     /// Never used twice in a server life; 0 = no table in this slot.
     pub id: U32,
-    /// Bit 0: update mode `cas`. Bit 1: [`TABLE_FLAG_ORDERED`]. Bit 2: [`TABLE_FLAG_EVICT`].
+    /// Bit 0: [`TABLE_FLAG_CAS`]. Bit 1: [`TABLE_FLAG_ORDERED`]. Bit 2: [`TABLE_FLAG_EVICT`].
     /// Others 0.
     pub flags: U32,
     /// See [`DirectoryWord`].

@@ -7,6 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use onesided_fabric::Rights;
 use onesided_protocol::latency::bound_ns;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -202,6 +203,7 @@ async fn tables(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -
                 "default_ttl_s": status.options.default_ttl_s,
                 "quota_bytes": status.options.quota_bytes,
                 "evict": status.options.evict,
+                "update": status.options.update.name(),
             })
         })
         .collect();
@@ -222,6 +224,7 @@ async fn regions(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) 
                 "tenant": tenant,
                 "id": region.id,
                 "bytes": region.len_bytes,
+                "writable": region.rights == Rights::ReadWrite,
                 "cell_bytes": region.cell_bytes,
                 "cells": region.cells.iter().map(cell).collect::<Vec<_>>(),
             })

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use onesided_protocol::control::TableOptions;
+use onesided_protocol::control::{TableOptions, UpdateMode};
 use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 
 use super::size::{format_size, parse_size};
 use super::{DEFAULT_TENANT, suggest};
 
-const OPTIONS: [&str; 6] = ["ttl", "quota", "tenant", "evict", "noeviction", "ordered"];
+const OPTIONS: [&str; 7] = ["ttl", "quota", "tenant", "evict", "noeviction", "ordered", "update"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,25 +67,35 @@ impl FromStr for TableSpec {
                         bytes.map_err(|error| format!("table `{name}`: quota: {error}"))?;
                 }
                 "tenant" => spec.tenant = value.to_owned(),
+                "update" => {
+                    spec.options.update = UpdateMode::from_name(value).ok_or_else(|| {
+                        format!("table `{name}`: update=`{value}` must be rpc or cas")
+                    })?;
+                }
                 _ => {
                     let hint = suggest::hint(key, &OPTIONS);
                     return Err(format!("table `{name}`: no option `{key}`; {hint}"));
                 }
             }
         }
-        Ok(spec)
+        match spec.options.contradiction() {
+            None => Ok(spec),
+            Some(why) => Err(format!("table `{name}`: {why}")),
+        }
     }
 }
 
 impl fmt::Display for TableSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict, ordered } = self.options;
+        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict, ordered, update } =
+            self.options;
         let options = [
             (self.tenant != DEFAULT_TENANT).then(|| format!("tenant={}", self.tenant)),
             (ttl != 0).then(|| format!("ttl={ttl}")),
             (quota != 0).then(|| format!("quota={}", format_size(quota))),
             evict.then(|| "evict".to_owned()),
             ordered.then(|| "ordered".to_owned()),
+            (update != UpdateMode::default()).then(|| format!("update={}", update.name())),
         ];
         f.write_str(&self.name)?;
         for (n, option) in options.iter().flatten().enumerate() {
@@ -108,6 +118,7 @@ mod tests {
             "c:ttl=1,quota=7B",
             "d:tenant=blue,ttl=1,evict",
             "e:ttl=1,evict,ordered",
+            "f:quota=1MiB,update=cas",
         ] {
             assert_eq!(text.parse::<TableSpec>().map(|t| t.to_string()), Ok(text.to_owned()));
         }
@@ -129,6 +140,9 @@ mod tests {
         assert!(error("t:ttl").contains("option=value"));
         assert!(error("t:evicts=1").contains("did you mean `evict`?"));
         assert!(error("t:order=1").contains("did you mean `ordered`?"));
+        assert!(error("t:update=faa").contains("rpc or cas"));
+        assert!(error("t:update=cas,ordered").contains("a scan must not miss it"));
+        assert!(error("t:evict,update=cas").contains("leave one of them out"));
         assert!(error("").contains("name"));
         assert!(error(&"n".repeat(65)).contains("65 bytes"));
     }

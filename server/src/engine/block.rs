@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use onesided_fabric::Rights;
+
 use super::evict::Part;
 
 /// Bit of [`Block::holds`]: the log still appends to it.
@@ -57,6 +59,8 @@ pub(super) struct Sealed {
     /// The smaller, the older.
     pub(super) sealed_as: u64,
     pub(super) part: Part,
+    /// Of the region that it is in.
+    pub(super) rights: Rights,
 }
 
 impl Block {
@@ -161,13 +165,13 @@ impl Block {
     }
 
     /// What there is to clean, if it is sealed, holds live entries and nobody is at work in it.
-    pub(super) fn sealed(&self) -> Option<Sealed> {
+    pub(super) fn sealed(&self, rights: Rights) -> Option<Sealed> {
         let holds = self.holds.load(Ordering::Acquire);
         let settled = (1..PIN).contains(&holds) && self.used_for() == Use::Log;
-        settled.then(|| self.describe(holds))
+        settled.then(|| self.describe(holds, rights))
     }
 
-    fn describe(&self, holds: u64) -> Sealed {
+    fn describe(&self, holds: u64, rights: Rights) -> Sealed {
         Sealed {
             owner: self.owner(),
             blocks: self.run(),
@@ -178,17 +182,18 @@ impl Block {
                 true => Part::Kept,
                 false => Part::Fresh,
             },
+            rights,
         }
     }
 
     /// Pins it for the cleaner: until [`Self::unpin`] it is not free, whatever dies, and what
     /// [`Sealed`] says stays, the live bytes apart. `None`: as for [`Self::sealed`].
-    pub(super) fn pin(&self) -> Option<Sealed> {
+    pub(super) fn pin(&self, rights: Rights) -> Option<Sealed> {
         let (set, fail) = (Ordering::AcqRel, Ordering::Acquire);
         let mut holds = self.holds.load(fail);
         while (1..PIN).contains(&holds) {
             match self.holds.compare_exchange_weak(holds, holds + PIN, set, fail) {
-                Ok(_) => return Some(self.describe(holds)),
+                Ok(_) => return Some(self.describe(holds, rights)),
                 Err(now) => holds = now,
             }
         }
@@ -200,6 +205,8 @@ impl Block {
 mod tests {
     use super::*;
 
+    const RIGHTS: Rights = Rights::ReadOnly;
+
     /// A segment with one entry of 64 bytes, which is still being written when the log seals it.
     fn sealed_in_mid_write() -> Block {
         let block = Block::default();
@@ -207,7 +214,7 @@ mod tests {
         block.set_run(1);
         block.activate();
         block.add(64);
-        assert_eq!(block.sealed(), None, "appended to");
+        assert_eq!(block.sealed(RIGHTS), None, "appended to");
         block.close(Part::Fresh, 64, 1);
         assert!(!block.seal());
         block
@@ -216,12 +223,12 @@ mod tests {
     #[test]
     fn the_cleaner_waits_for_writers() {
         let block = sealed_in_mid_write();
-        assert_eq!((block.sealed(), block.pin()), (None, None), "not written yet");
+        assert_eq!((block.sealed(RIGHTS), block.pin(RIGHTS)), (None, None), "not written yet");
         assert!(!block.unpin());
-        let sealed = block.sealed().expect("nobody is at work in it");
+        let sealed = block.sealed(RIGHTS).expect("nobody is at work in it");
         assert_eq!((sealed.owner, sealed.used_bytes, sealed.live_bytes), (7, 64, 64));
-        assert_eq!(block.pin(), Some(sealed));
-        assert_eq!(block.pin(), None, "one cleaner at a time");
+        assert_eq!(block.pin(RIGHTS), Some(sealed));
+        assert_eq!(block.pin(RIGHTS), None, "one cleaner at a time");
     }
 
     #[test]
@@ -231,7 +238,7 @@ mod tests {
         assert!(block.unpin());
         let block = sealed_in_mid_write();
         assert!(!block.unpin());
-        assert!(block.pin().is_some());
+        assert!(block.pin(RIGHTS).is_some());
         assert!(!block.sub(64), "not while the cleaner walks");
         assert!(block.unpin());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onesided_fabric::Memory;
+use onesided_fabric::{Memory, Rights};
 use onesided_protocol::layout::catalog::{
     CATALOG_BYTES, CATALOG_REGION, CLOCK_OFFSET, COUNTS_OFFSET, CatalogHeader, DIRECTORY_OFFSET,
     DirectoryWord, EPOCH_OFFSET, RegionRecord, TableRecord,
@@ -26,11 +26,11 @@ pub(super) struct Catalog {
 impl Catalog {
     pub(super) fn new(incarnation: u64, make_memory: &MakeMemory) -> Result<Self, EngineError> {
         let len_bytes = CATALOG_BYTES.next_multiple_of(PAGE_BYTES);
-        let memory = make_memory("onesided-catalog", len_bytes)
+        let memory = make_memory("onesided-catalog", len_bytes, Rights::ReadOnly)
             .map_err(|source| EngineError::Memory { what: "the catalog", len_bytes, source })?;
         let catalog = Self { memory: Arc::new(memory) };
         catalog.at(0).write(CatalogHeader::new(incarnation).as_bytes());
-        catalog.add_region(CATALOG_REGION, len_bytes);
+        catalog.add_region(CATALOG_REGION, len_bytes, Rights::ReadOnly);
         Ok(catalog)
     }
 
@@ -56,8 +56,9 @@ impl Catalog {
     }
 
     /// Adds the record of region `id`; ids come in order.
-    pub(super) fn add_region(&self, id: u32, len_bytes: usize) {
-        let record = RegionRecord::new(id, false, len_bytes as u64, [0; 40]);
+    pub(super) fn add_region(&self, id: u32, len_bytes: usize, rights: Rights) {
+        let writable = rights == Rights::ReadWrite;
+        let record = RegionRecord::new(id, writable, len_bytes as u64, [0; 40]);
         self.at(RegionRecord::offset(id)).write(record.as_bytes());
         self.at(COUNTS_OFFSET).store(u64::from(id) + 1);
         self.bump();

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,8 @@ struct Work {
 struct Choice {
     /// Those of one table only.
     owner: Option<u32>,
+    /// Those in regions of one right only.
+    rights: Option<Rights>,
     /// At least this part of the entries, one of so many bytes, is dead; 0: any.
     dead_part: usize,
     /// If there is none: the oldest of a table that may lose entries.
@@ -94,14 +97,15 @@ struct Choice {
 }
 
 impl Choice {
-    fn is_of_owner(&self, sealed: &Sealed) -> bool {
+    fn is_meant(&self, sealed: &Sealed) -> bool {
         self.owner.is_none_or(|owner| owner == sealed.owner)
+            && self.rights.is_none_or(|rights| rights == sealed.rights)
     }
 
     fn admits(&self, sealed: &Sealed) -> bool {
         let dead_bytes = sealed.used_bytes.saturating_sub(sealed.live_bytes);
         let worth_it = self.dead_part == 0 || dead_bytes * self.dead_part >= sealed.used_bytes;
-        worth_it && self.is_of_owner(sealed)
+        worth_it && self.is_meant(sealed)
     }
 }
 
@@ -138,15 +142,24 @@ impl Cleaner {
         self.tables.lock().get(&id).cloned().unwrap_or_default()
     }
 
-    /// What is worth it, when there is so much room.
-    fn choice(&self, level: Level) -> Choice {
+    /// What is worth it, when there is so much room in regions of this right, or of any.
+    fn choice(&self, rights: Option<Rights>, level: Level) -> Choice {
         let dead_part = match (self.mode, level) {
             (Cleaning::Aggressive, _) => 0,
             (_, Level::Ample | Level::Low) => 16,
             (_, Level::Short) => 32,
             (_, Level::Full) => 64,
         };
-        Choice { owner: None, dead_part, may_evict: level >= Level::Short, spares_none: false }
+        // Tables that may lose entries have none where clients write.
+        let may_evict = level >= Level::Short && rights != Some(Rights::ReadWrite);
+        Choice { owner: None, rights, dead_part, may_evict, spares_none: false }
+    }
+
+    /// As [`Self::choice`], of all segments; entries go only where that makes the room that is
+    /// short.
+    fn choice_of_all(&self, shared: &Shared, level: Level) -> Choice {
+        let may_evict = shared.pool.level(Rights::ReadOnly) >= Level::Short;
+        Choice { may_evict, ..self.choice(None, level) }
     }
 }
 
@@ -178,7 +191,8 @@ impl Work {
     fn empty(&mut self, shared: &Shared, walk: Walk) {
         debug_assert!(self.walk.is_none(), "a segment in work would stay pinned");
         self.walk = Some(walk);
-        let choice = Choice { owner: None, dead_part: 1, may_evict: false, spares_none: false };
+        let choice =
+            Choice { dead_part: 1, may_evict: false, ..shared.cleaner.choice(None, Level::Ample) };
         self.go_on(shared, choice, usize::MAX);
     }
 
@@ -187,13 +201,13 @@ impl Work {
         if let Some(walk) = self.next(shared, choice) {
             return Some(walk);
         }
-        if shared.cleaner.mode == Cleaning::Aggressive || shared.pool.has_changed() {
+        if shared.cleaner.mode == Cleaning::Aggressive || shared.pool.has_changed(choice.rights) {
             self.look(shared, choice);
             if let Some(walk) = self.next(shared, choice) {
                 return Some(walk);
             }
             if choice.owner.is_none() {
-                shared.pool.nothing_to_gain();
+                shared.pool.nothing_to_gain(choice.rights);
             }
         }
         if !choice.may_evict {
@@ -266,8 +280,7 @@ impl Engine {
     /// none. For engines without a cleaner's thread.
     pub fn clean(&self) -> bool {
         let shared = &*self.shared;
-        let mut choice = shared.cleaner.choice(Level::Short);
-        choice.may_evict = shared.pool.level() >= Level::Short;
+        let choice = shared.cleaner.choice_of_all(shared, Level::Short);
         shared.cleaner.work.lock().go_on(shared, choice, usize::MAX) != Step::Nothing
     }
 }

@@ -1,5 +1,6 @@
 //! A table's log: where entries are put.
 
+use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
 use onesided_protocol::rpc::RpcError;
 use parking_lot::Mutex;
@@ -8,12 +9,14 @@ use super::account::Account;
 use super::block::Use;
 use super::evict::Part;
 use super::memory::Pool;
-use super::room::{Level, Need};
+use super::room::{Level, Need, Wanted};
 
 /// Appends to one segment at a time, which begins with one block and grows as it fills, as long
 /// as the memory behind it is free. A sealed segment whose entries are all dead is free at once.
 pub(super) struct Log {
     part: Part,
+    /// Of the regions that its segments are in.
+    rights: Rights,
     state: Mutex<State>,
 }
 
@@ -42,8 +45,26 @@ pub(super) struct Putter<'a> {
 
 impl Log {
     /// An empty one.
-    pub(super) fn of(part: Part) -> Self {
-        Self { part, state: Mutex::default() }
+    pub(super) fn of(part: Part, rights: Rights) -> Self {
+        Self { part, rights, state: Mutex::default() }
+    }
+
+    /// Of the regions that its segments are in.
+    pub(super) fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// What it asks the pool for.
+    pub(super) fn wanted(&self, len_bytes: usize, need: Need) -> Wanted {
+        Wanted { len_bytes, need, rights: self.rights }
+    }
+
+    fn take(&self, by: Putter<'_>, len_bytes: usize) -> Result<LogAddr, RpcError> {
+        let Putter { pool, account, owner, need } = by;
+        let taken_bytes = len_bytes.next_multiple_of(pool.block_bytes());
+        account.take(taken_bytes, need, pool.segment_bytes())?;
+        let wanted = self.wanted(len_bytes, need);
+        pool.take(wanted, Use::Log, owner).inspect_err(|_| account.give(taken_bytes))
     }
 
     /// Room for an entry of `len_bytes` (a multiple of 16), counted as live from now on, and pinned
@@ -54,12 +75,12 @@ impl Log {
         if need == Need::Grow {
             // What is left of a segment that was begun to replace entries is for that, too.
             account.may_grow(len_bytes)?;
-            if pool.level() == Level::Full {
-                return Err(pool.refusal(len_bytes));
+            if pool.level(self.rights) == Level::Full {
+                return Err(pool.refusal(len_bytes, self.rights));
             }
         }
         if len_bytes > pool.segment_bytes() {
-            let addr = take(by, len_bytes)?;
+            let addr = self.take(by, len_bytes)?;
             pool.add_alone(addr, self.part, len_bytes);
             self.state.lock().appended_bytes += len_bytes as u64;
             return Ok(addr);
@@ -72,7 +93,7 @@ impl Log {
             state.appended_bytes += len_bytes as u64;
             return Ok(addr);
         }
-        let segment = take(by, len_bytes)?;
+        let segment = self.take(by, len_bytes)?;
         state.appended_bytes += len_bytes as u64;
         pool.activate(segment);
         let segment_bytes = len_bytes.next_multiple_of(pool.block_bytes());
@@ -164,11 +185,4 @@ impl Active {
         pool.add(addr, len_bytes);
         addr
     }
-}
-
-fn take(by: Putter<'_>, len_bytes: usize) -> Result<LogAddr, RpcError> {
-    let Putter { pool, account, owner, need } = by;
-    let taken_bytes = len_bytes.next_multiple_of(pool.block_bytes());
-    account.take(taken_bytes, need, pool.segment_bytes())?;
-    pool.take(len_bytes, Use::Log, owner, need).inspect_err(|_| account.give(taken_bytes))
 }

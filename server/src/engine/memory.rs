@@ -1,17 +1,20 @@
 //! Regions and the blocks they are divided into.
 //!
-//! Regions are made on demand, up to the configured amount and to what the budget that the engine
-//! may share with others has left; one that is free as a whole can be given back ([`give_back`]).
+//! Regions are made on demand ([`make`]), up to the configured amount and to what the budget that
+//! the engine may share with others has left; one that is free as a whole can be given back
+//! ([`give_back`]). Of a region clients may write everything or nothing: what they write lies in
+//! regions of its own, and free blocks are kept apart by that right ([`free`]).
+//!
 //! A block is an eighth of the
 //! longest log segment and belongs to one table's log, or to the index ([`super::meta`]). Of the
 //! free blocks the first is taken: what was in use before is used again before fresh memory is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use onesided_fabric::Memory;
+use onesided_fabric::{Memory, Rights};
 use onesided_protocol::LogAddr;
 use onesided_protocol::limits::{REGION_BYTES, REGIONS_MAX};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
@@ -22,15 +25,19 @@ use super::budget::Budget;
 use super::catalog::Catalog;
 use super::evict::Part;
 use super::huge::HugePages;
-use super::room::{Level, Marks, Need, Room};
+use super::room::{Level, Marks, Need, Room, Wanted};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
 
+mod free;
 mod give_back;
+mod make;
 mod map;
 mod stretch;
 
 pub use map::{CellUse, RegionMap};
+
+use free::FreeBlocks;
 
 /// Shortest block: what lines and directories are aligned to.
 const BLOCK_MIN_BYTES: usize = 1 << 10;
@@ -46,6 +53,8 @@ const LOOK_AGAIN_PART: usize = 512;
 
 struct Region {
     memory: Arc<Memory>,
+    /// What clients may do to it.
+    rights: Rights,
     blocks: Box<[Block]>,
     /// See [`HugePages::use_soon`].
     huge_asked: AtomicU64,
@@ -74,25 +83,20 @@ pub(super) struct Pool {
     limit_bytes: usize,
     budget: Arc<Budget>,
     marks: Marks,
-    room: Room,
+    /// By [`place_of`] the right.
+    rooms: [Room; 2],
+    /// See [`Self::share`].
+    shares: AtomicBool,
     /// Segments sealed so far.
     sealed: AtomicU64,
     free: Mutex<FreeBlocks>,
 }
 
-#[derive(Default)]
-struct FreeBlocks {
-    /// Numbers of all free blocks.
-    numbers: BTreeSet<u32>,
-    /// Of these, nobody takes any: a row is being made.
-    held: Range<u32>,
-    /// Bytes of the regions that there are.
-    made_bytes: usize,
-    /// Regions made so far, the catalog and those that were given back included.
-    made: u32,
-    /// Those that were retired, and of them the bytes that sessions may still look at.
-    retired: u32,
-    retired_bytes: usize,
+fn place_of(rights: Rights) -> usize {
+    match rights {
+        Rights::ReadOnly => 0,
+        Rights::ReadWrite => 1,
+    }
 }
 
 impl Pool {
@@ -138,9 +142,10 @@ impl Pool {
             limit_bytes,
             budget,
             marks: Marks::new(segment_bytes / block_bytes, block_bytes),
-            room: Room::default(),
+            rooms: Default::default(),
+            shares: AtomicBool::new(false),
             sealed: AtomicU64::new(0),
-            free: Mutex::new(FreeBlocks { made: 1, ..FreeBlocks::default() }),
+            free: Mutex::new(FreeBlocks::new(1)),
         })
     }
 
@@ -162,9 +167,15 @@ impl Pool {
         (self.region_blocks * self.block_bytes).min(self.limit_bytes)
     }
 
-    pub(super) fn memory(&self, id: u32) -> Option<Arc<Memory>> {
+    pub(super) fn memory(&self, id: u32) -> Option<(Arc<Memory>, Rights)> {
         let region = self.regions.get(id as usize)?.get()?;
-        (!region.retired.load(Ordering::Acquire)).then(|| Arc::clone(&region.memory))
+        let is_there = !region.retired.load(Ordering::Acquire);
+        is_there.then(|| (Arc::clone(&region.memory), region.rights))
+    }
+
+    /// What clients may do to a region that was made.
+    pub(super) fn rights(&self, id: u32) -> Rights {
+        self.region(id).rights
     }
 
     fn region(&self, id: u32) -> &Region {
@@ -203,30 +214,29 @@ impl Pool {
         LogAddr::new(region, block * self.block_bytes)
     }
 
-    /// Takes adjacent blocks of at least `len_bytes` in one region, if enough stays free beside
-    /// them.
-    pub(super) fn take(
-        &self,
-        len_bytes: usize,
-        use_: Use,
-        owner: u32,
-        need: Need,
-    ) -> Result<LogAddr, RpcError> {
-        let blocks = len_bytes.div_ceil(self.block_bytes).max(1);
+    /// Blocks that hold so many bytes.
+    fn blocks_for(&self, len_bytes: usize) -> usize {
+        len_bytes.div_ceil(self.block_bytes).max(1)
+    }
+
+    /// Takes adjacent blocks in one region, if enough stays free beside them.
+    pub(super) fn take(&self, wanted: Wanted, use_: Use, owner: u32) -> Result<LogAddr, RpcError> {
+        let Wanted { len_bytes, rights, .. } = wanted;
+        let blocks = self.blocks_for(len_bytes);
         if blocks > self.region_blocks {
             let text = format!("{len_bytes} bytes do not fit into a region: store shorter values");
             return Err(RpcError::new(ErrorCode::TooLarge, text));
         }
         let mut free = self.free.lock();
         let first = loop {
-            match self.find(&free, blocks, need) {
+            match self.find(&free, blocks, wanted) {
                 Some(first) => break first,
-                None => self.make_regions(&mut free, blocks)?,
+                None => self.make_region(&mut free, rights, blocks)?,
             }
         };
         let is_run = len_bytes > self.segment_bytes;
         let first = match use_ {
-            Use::Log if !is_run => self.where_it_can_grow(&free, first),
+            Use::Log if !is_run => self.where_it_can_grow(&free, rights, first),
             _ => first,
         };
         let addr = self.addr(first);
@@ -236,44 +246,51 @@ impl Pool {
 
     /// Where a segment that could begin at `first` has room to grow to its full length, if that is
     /// anywhere: the rests of short segments, which no entry fits into, would be many.
-    fn where_it_can_grow(&self, free: &FreeBlocks, first: u32) -> u32 {
-        self.find_row(free, self.segment_bytes / self.block_bytes).unwrap_or(first)
+    fn where_it_can_grow(&self, free: &FreeBlocks, rights: Rights, first: u32) -> u32 {
+        self.find_row(free, rights, self.segment_bytes / self.block_bytes).unwrap_or(first)
     }
 
     /// Whether so many bytes in a row could be taken now.
-    pub(super) fn has_room(&self, len_bytes: usize, need: Need) -> bool {
-        let blocks = len_bytes.div_ceil(self.block_bytes).max(1);
+    pub(super) fn has_room(&self, wanted: Wanted) -> bool {
+        let blocks = self.blocks_for(wanted.len_bytes);
         let free = self.free.lock();
         self.left_bytes(&free) >= blocks * self.block_bytes
-            || self.find(&free, blocks, need).is_some()
+            || self.find(&free, blocks, wanted).is_some()
     }
 
     /// Whether so many bytes in a row might be taken if all logs were empty. Looks closely only for
     /// what is longer than a segment.
-    pub(super) fn could_hold(&self, len_bytes: usize, need: Need) -> bool {
-        if len_bytes <= self.segment_bytes {
+    pub(super) fn could_hold(&self, wanted: Wanted) -> bool {
+        if wanted.len_bytes <= self.segment_bytes {
             return true;
         }
         let all_blocks = self.limit_bytes / self.block_bytes;
         let meta_blocks = self.totals().meta as usize / self.block_bytes;
-        let kept_blocks = meta_blocks + self.marks.floor(need, all_blocks);
-        len_bytes.div_ceil(self.block_bytes) + kept_blocks <= all_blocks
+        let kept_blocks = meta_blocks + self.marks.floor(wanted.need, all_blocks);
+        self.blocks_for(wanted.len_bytes) + kept_blocks <= all_blocks
     }
 
     /// Whether so much died since a look for something to clean found nothing that another one is
     /// worth its time.
-    pub(super) fn has_changed(&self) -> bool {
-        self.room.has_died((self.limit_bytes / LOOK_AGAIN_PART) as u64)
+    /// In regions of this right, or in any.
+    pub(super) fn has_changed(&self, rights: Option<Rights>) -> bool {
+        let bytes = (self.limit_bytes / LOOK_AGAIN_PART) as u64;
+        self.rooms_of(rights).any(|room| room.has_died(bytes))
     }
 
     /// There may be something to clean that was none before.
     pub(super) fn look_again(&self) {
-        self.room.look_again();
+        self.rooms.iter().for_each(Room::look_again);
     }
 
     /// A look for something to clean found nothing.
-    pub(super) fn nothing_to_gain(&self) {
-        self.room.nothing_to_gain();
+    pub(super) fn nothing_to_gain(&self, rights: Option<Rights>) {
+        self.rooms_of(rights).for_each(Room::nothing_to_gain);
+    }
+
+    fn rooms_of(&self, rights: Option<Rights>) -> impl Iterator<Item = &Room> {
+        let is_meant = move |place| rights.is_none_or(|rights| place_of(rights) == place);
+        self.rooms.iter().enumerate().filter(move |(place, _)| is_meant(*place)).map(|(_, r)| r)
     }
 
     /// Lengthens the log segment at `addr` by `more_bytes`, a multiple of a block, if the blocks
@@ -285,13 +302,16 @@ impl Pool {
         more_bytes: usize,
         need: Need,
     ) -> bool {
+        let rights = self.region(addr.region()).rights;
+        let wanted = Wanted { len_bytes: more_bytes, need, rights };
         let (old, more) = (len_bytes / self.block_bytes, more_bytes / self.block_bytes);
         let index = addr.offset_bytes() / self.block_bytes;
         let first = self.number(addr.region(), index + old);
         let mut free = self.free.lock();
         let fits =
-            index + old + more <= self.region_blocks && self.leaves_enough(&free, more, need);
-        let is_free = |number| free.numbers.contains(&number) && !free.held.contains(&number);
+            index + old + more <= self.region_blocks && self.leaves_enough(&free, more, wanted);
+        let numbers = &free.of(rights).numbers;
+        let is_free = |number| numbers.contains(&number) && !free.held.contains(&number);
         if !fits || !(first..first + more as u32).all(is_free) {
             return false;
         }
@@ -318,94 +338,49 @@ impl Pool {
             self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
         }
         for i in part {
-            free.numbers.remove(&self.number(addr.region(), index + i));
+            free.of_mut(region.rights).numbers.remove(&self.number(addr.region(), index + i));
             region.blocks[index + i].occupy(i, use_, owner);
         }
-        self.note_level(free);
+        self.note_levels(free);
     }
 
     /// Whether as much stays free without `blocks` as this need has to leave to others.
-    fn leaves_enough(&self, free: &FreeBlocks, blocks: usize, need: Need) -> bool {
-        free.numbers.len() >= blocks + self.marks.floor(need, free.made_bytes / self.block_bytes)
+    fn leaves_enough(&self, free: &FreeBlocks, blocks: usize, wanted: Wanted) -> bool {
+        let side = free.of(wanted.rights);
+        let floor = self.marks.floor(wanted.need, side.made_bytes / self.block_bytes);
+        side.numbers.len() >= blocks + floor
     }
 
     /// Says how much room there is: whoever changes the number of free blocks calls it.
-    fn note_level(&self, free: &FreeBlocks) {
-        let made_blocks = free.made_bytes / self.block_bytes;
+    fn note_levels(&self, free: &FreeBlocks) {
         let grows = self.left_bytes(free) > 0;
-        self.room.set(self.marks.level(free.numbers.len(), made_blocks, grows));
+        for rights in [Rights::ReadOnly, Rights::ReadWrite] {
+            let side = free.of(rights);
+            let made_blocks = side.made_bytes / self.block_bytes;
+            let level = self.marks.level(side.numbers.len(), made_blocks, grows);
+            self.rooms[place_of(rights)].set(level);
+        }
     }
 
-    /// How much room there is.
+    /// How much room there is in regions of this right.
     #[inline]
-    pub(super) fn level(&self) -> Level {
-        self.room.get()
+    pub(super) fn level(&self, rights: Rights) -> Level {
+        self.rooms[place_of(rights)].get()
+    }
+
+    /// How much there is where it is shortest, and which regions these are.
+    pub(super) fn shortest(&self) -> (Rights, Level) {
+        let levels =
+            [Rights::ReadWrite, Rights::ReadOnly].map(|rights| (rights, self.level(rights)));
+        if levels[0].1 > levels[1].1 { levels[0] } else { levels[1] }
     }
 
     /// So many free blocks in a row, in one region, if they may be taken.
-    fn find(&self, free: &FreeBlocks, blocks: usize, need: Need) -> Option<u32> {
-        if !self.leaves_enough(free, blocks, need) {
+    fn find(&self, free: &FreeBlocks, blocks: usize, wanted: Wanted) -> Option<u32> {
+        if !self.leaves_enough(free, blocks, wanted) {
             return None;
         }
-        self.find_row(free, blocks)
-    }
-
-    /// Makes the next region, if memory is left for one that holds that many blocks in a row.
-    fn make_regions(&self, free: &mut FreeBlocks, blocks: usize) -> Result<(), RpcError> {
-        let left_bytes = self.own_left_bytes(free);
-        let most_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
-        let need_bytes = blocks * self.block_bytes;
-        let id = free.made;
-        // Where regions came and went so often that no number is left.
-        let place = self.regions.get(id as usize).ok_or_else(|| self.full(free, need_bytes))?;
-        let len_bytes = self.budget.take(most_bytes, need_bytes, self.segment_bytes);
-        let len_bytes = len_bytes.ok_or_else(|| self.full(free, need_bytes))?;
-        let name = format!("onesided-region-{id}");
-        let memory = (self.make_memory)(&name, len_bytes).map_err(|error| {
-            self.budget.give(len_bytes);
-            let text = format!(
-                "the system gave no memory for region {id} of {len_bytes} bytes: {error}; \
-                 nothing was changed: lower --memory or free memory on the host"
-            );
-            RpcError::new(ErrorCode::OutOfMemory, text)
-        })?;
-        let count = len_bytes / self.block_bytes;
-        let blocks = (0..count).map(|_| Block::default()).collect();
-        let memory = Arc::new(memory);
-        let (huge_asked, retired) = (AtomicU64::new(0), AtomicBool::new(false));
-        let made = place.set(Region { memory, blocks, huge_asked, retired });
-        debug_assert!(made.is_ok(), "region {id} was made twice");
-        free.numbers.extend((0..count).map(|block| self.number(id, block)));
-        free.made_bytes += len_bytes;
-        free.made += 1;
-        self.catalog.add_region(id, len_bytes);
-        self.note_level(free);
-        Ok(())
-    }
-
-    fn full(&self, free: &FreeBlocks, need_bytes: usize) -> RpcError {
-        let limit_bytes = self.limit_bytes;
-        let in_use_bytes = free.made_bytes - free.numbers.len() * self.block_bytes;
-        let others_bytes = self.budget.taken_bytes() - free.made_bytes - free.retired_bytes;
-        let own = limit_bytes < self.budget.limit_bytes() && self.own_left_bytes(free) < need_bytes;
-        let (limit, raise) = match (own, others_bytes) {
-            (true, _) => (format!("limit of the tenant {limit_bytes} bytes"), "that limit"),
-            (false, 0) => (format!("limit {limit_bytes} bytes"), "--memory"),
-            (false, _) => {
-                let all_bytes = self.budget.limit_bytes();
-                (format!("limit {all_bytes} bytes, other tenants hold {others_bytes}"), "--memory")
-            }
-        };
-        let text = format!(
-            "memory is full: {limit}, {in_use_bytes} in use, no {need_bytes} bytes in a row left; \
-             nothing was changed: raise {raise}, delete keys or drop a table",
-        );
-        RpcError::new(ErrorCode::OutOfMemory, text)
-    }
-
-    /// The refusal of an entry of `len_bytes`.
-    pub(super) fn refusal(&self, len_bytes: usize) -> RpcError {
-        self.full(&self.free.lock(), len_bytes)
+        self.find_row(free, wanted.rights, blocks)
     }
 
     /// Marks a segment as the one that the log appends to.
@@ -441,7 +416,7 @@ impl Pool {
     /// free by it, or 0.
     #[inline]
     pub(super) fn sub(&self, addr: LogAddr, bytes: usize) -> usize {
-        self.room.note_dead(bytes);
+        self.rooms[place_of(self.region(addr.region()).rights)].note_dead(bytes);
         if self.block_of(addr).sub(bytes) { self.give(addr) } else { 0 }
     }
 
@@ -466,14 +441,16 @@ impl Pool {
 
     /// Pins a sealed segment for the cleaner; see [`Block::pin`].
     pub(super) fn pin(&self, addr: LogAddr) -> Option<Sealed> {
-        self.block_of(addr).pin()
+        self.block_of(addr).pin(self.region(addr.region()).rights)
     }
 
     /// All sealed segments that hold something live, each as it was at some moment.
     pub(super) fn sealed(&self) -> impl Iterator<Item = (LogAddr, Sealed)> {
         self.live_regions().flat_map(|(id, region)| {
             let blocks = (0..).step_by(self.block_bytes).zip(&region.blocks);
-            blocks.filter_map(move |(at, block)| Some((LogAddr::new(id, at), block.sealed()?)))
+            blocks.filter_map(move |(at, block)| {
+                Some((LogAddr::new(id, at), block.sealed(region.rights)?))
+            })
         })
     }
 
@@ -485,9 +462,9 @@ impl Pool {
         let run = region.blocks[index].run();
         for i in index..index + run {
             region.blocks[i].free();
-            free.numbers.insert(self.number(addr.region(), i));
+            free.of_mut(region.rights).numbers.insert(self.number(addr.region(), i));
         }
-        self.note_level(&free);
+        self.note_levels(&free);
         run * self.block_bytes
     }
 
@@ -508,22 +485,7 @@ impl Pool {
     /// those that are retired and not given back yet.
     pub(super) fn regions(&self) -> (u32, usize, usize) {
         let free = self.free.lock();
-        (free.made - free.retired, free.made_bytes, free.retired_bytes)
-    }
-
-    /// Bytes of the regions that may still be made.
-    pub(super) fn unmade_bytes(&self) -> usize {
-        self.left_bytes(&self.free.lock())
-    }
-
-    fn left_bytes(&self, free: &FreeBlocks) -> usize {
-        let left_bytes = self.own_left_bytes(free);
-        left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
-    }
-
-    /// As [`Self::left_bytes`], whatever others take.
-    fn own_left_bytes(&self, free: &FreeBlocks) -> usize {
-        self.limit_bytes - free.made_bytes - free.retired_bytes
+        (free.made - free.retired, free.made_bytes(), free.retired_bytes)
     }
 
     /// Bytes in huge pages, and bytes for which the kernel refused them.

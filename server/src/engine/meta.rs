@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::block::Use;
 use super::memory::Pool;
-use super::room::Need;
+use super::room::{Need, Wanted};
 
 /// What is taken from the pool at a time, if there is room: 15 index segments, with 4 KiB left.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -54,7 +54,7 @@ fn take_chunk(pool: &Pool, piece_bytes: usize) -> Result<(LogAddr, usize), RpcEr
     let pieces = CHUNK_BYTES.min(pool.limit_bytes() / CHUNK_PART) / piece_bytes;
     let take = |pieces: usize| {
         let len_bytes = (pieces * piece_bytes).next_multiple_of(pool.block_bytes());
-        Ok((pool.take(len_bytes, Use::Meta, 0, Need::Grow)?, len_bytes))
+        Ok((pool.take(Wanted::to_read(len_bytes, Need::Grow), Use::Meta, 0)?, len_bytes))
     };
     if pieces > 1
         && let Ok(chunk) = take(pieces)

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
-use onesided_fabric::Memory;
+use onesided_fabric::{Memory, Rights};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::catalog::CATALOG_REGION;
 use onesided_protocol::limits::{
@@ -112,8 +112,9 @@ impl Default for EngineConfig {
     }
 }
 
-/// Makes zeroed memory of a name and length: private, shared, or watched by a simulation.
-pub type MakeMemory = Box<dyn Fn(&str, usize) -> std::io::Result<Memory> + Send + Sync>;
+/// Makes zeroed memory of a name and length, which peers may access with these rights: private,
+/// shared, or watched by a simulation.
+pub type MakeMemory = Box<dyn Fn(&str, usize, Rights) -> std::io::Result<Memory> + Send + Sync>;
 
 /// The server's clock.
 pub trait Clock: Send + Sync {
@@ -246,8 +247,14 @@ impl Engine {
     /// A region by its id; the catalog is region 0.
     #[must_use]
     pub fn region(&self, id: u32) -> Option<Arc<Memory>> {
+        self.region_with_rights(id).map(|(memory, _)| memory)
+    }
+
+    /// As [`Self::region`], and what its peers may do to it at most.
+    #[must_use]
+    pub fn region_with_rights(&self, id: u32) -> Option<(Arc<Memory>, Rights)> {
         if id == CATALOG_REGION {
-            return Some(self.shared.catalog.memory());
+            return Some((self.shared.catalog.memory(), Rights::ReadOnly));
         }
         self.shared.pool.memory(id)
     }

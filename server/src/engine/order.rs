@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use super::Shared;
 use super::account::Account;
 use super::block::Use;
-use super::room::Need;
+use super::room::{Need, Wanted};
 use super::spot::Spot;
 use super::table::{Refused, Table};
 
@@ -82,7 +82,7 @@ impl Order {
         // From here on given back if it does not come in.
         let reserved = Reserved { order: self, shared, account, key, is_in: false };
         if used > self.held_bytes.load(Ordering::Relaxed) {
-            let wanted = (shared.pool.block_bytes(), Need::Grow);
+            let wanted = Wanted::to_read(shared.pool.block_bytes(), Need::Grow);
             self.hold(shared, account).map_err(|error| Refused { error, wanted })?;
         }
         Ok(reserved)
@@ -94,7 +94,8 @@ impl Order {
         let mut held = self.held.lock();
         while self.used_bytes() > self.held_bytes.load(Ordering::Relaxed) {
             account.take(block_bytes, Need::Grow, 0)?;
-            let block = shared.pool.take(block_bytes, Use::Held, self.owner, Need::Grow);
+            let wanted = Wanted::to_read(block_bytes, Need::Grow);
+            let block = shared.pool.take(wanted, Use::Held, self.owner);
             held.push(block.inspect_err(|_| account.give(block_bytes))?);
             account.note_index(block_bytes);
             self.held_bytes.fetch_add(block_bytes as u64, Ordering::Relaxed);

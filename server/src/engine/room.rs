@@ -10,8 +10,13 @@
 //!
 //! So a full store still takes what does not make it fuller, and cleaning, which needs room before
 //! it makes some, always has it. As long as regions can still be made, all of this waits.
+//!
+//! Blocks that clients may write and those that they may only read are counted apart: free ones of
+//! one kind are no use for the other.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use onesided_fabric::Rights;
 
 /// What blocks are wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +27,21 @@ pub(super) enum Need {
     Replace,
     /// A copy that lets something become free.
     Clean,
+}
+
+/// So many bytes in a row, for this, in regions of this right.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) len_bytes: usize,
+    pub(super) need: Need,
+    pub(super) rights: Rights,
+}
+
+impl Wanted {
+    /// For what clients only read.
+    pub(super) fn to_read(len_bytes: usize, need: Need) -> Self {
+        Self { len_bytes, need, rights: Rights::ReadOnly }
+    }
 }
 
 /// How much room there is.

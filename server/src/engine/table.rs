@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use onesided_fabric::carryless_fold;
+use onesided_fabric::{Rights, carryless_fold};
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
-use onesided_protocol::control::{TableInfo, TableOptions};
+use onesided_protocol::control::{TableInfo, TableOptions, UpdateMode};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
 use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, SEGMENT_SLOTS};
@@ -26,7 +26,7 @@ use super::index::{Index, Segment, SegmentState};
 use super::log::{Log, Putter};
 use super::order::Order;
 use super::publish::{self, Draft, Pending};
-use super::room::Need;
+use super::room::{Need, Wanted};
 use super::spot::Spot;
 
 /// How often a write without room makes room before it is refused: others may take it.
@@ -57,6 +57,7 @@ pub struct Table {
     id: u32,
     name: String,
     secret: u64,
+    pub(super) update: UpdateMode,
     /// What entries are written with, from the secret.
     sums: ChecksumKey,
     pub(super) shared: Arc<Shared>,
@@ -96,13 +97,13 @@ pub(super) struct Fresh<'a> {
 /// Why nothing was written.
 pub(super) struct Refused {
     pub(super) error: RpcError,
-    /// If memory was short: of so many bytes in a row, for this.
-    pub(super) wanted: (usize, Need),
+    /// If memory was short, which.
+    pub(super) wanted: Wanted,
 }
 
 impl From<RpcError> for Refused {
     fn from(error: RpcError) -> Self {
-        Self { error, wanted: (0, Need::Grow) }
+        Self { error, wanted: Wanted::to_read(0, Need::Grow) }
     }
 }
 
@@ -129,17 +130,22 @@ impl Table {
         let heat = TableHeat::default();
         heat.set(options.evict);
         let index = Index::new(&shared, &account, record, hash_seed)?;
+        let rights = match options.update {
+            UpdateMode::Rpc => Rights::ReadOnly,
+            UpdateMode::Cas => Rights::ReadWrite,
+        };
         Ok(Self {
             id,
             name: name.to_owned(),
             secret,
+            update: options.update,
             sums: ChecksumKey::new(secret, carryless_fold()),
             shared,
             account,
             index,
             order: options.ordered.then(|| Order::new(id)),
-            log: Log::of(Part::Fresh),
-            kept: Log::of(Part::Kept),
+            log: Log::of(Part::Fresh, rights),
+            kept: Log::of(Part::Kept, rights),
             heat,
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
             evict: AtomicBool::new(options.evict),
@@ -173,6 +179,7 @@ impl Table {
             quota_bytes: self.account.quota_bytes.load(Ordering::Relaxed),
             evict: self.evicts(),
             ordered: self.order.is_some(),
+            update: self.update,
         }
     }
 
@@ -186,6 +193,7 @@ impl Table {
             secret: self.secret,
             directory: self.index.directory_word(),
             options: self.options(),
+            updates_over: None,
         }
     }
 
@@ -329,7 +337,7 @@ impl Table {
         header.version = hit.header.version + 1;
         let longer = header.padded_bytes() > hit.header.padded_bytes();
         let need = if longer { Need::Grow } else { Need::Replace };
-        let wanted = (header.padded_bytes(), need);
+        let wanted = self.log.wanted(header.padded_bytes(), need);
         let fresh = self
             .append_entry(&self.log, need, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
@@ -353,7 +361,8 @@ impl Table {
         value: &[u8],
     ) -> Result<Option<u64>, Refused> {
         let Found { hash, segment, state, base, probe } = found;
-        let of_index = |error| Refused { error, wanted: (INDEX_SEGMENT_BYTES, Need::Grow) };
+        let wanted = Wanted::to_read(INDEX_SEGMENT_BYTES, Need::Grow);
+        let of_index = |error| Refused { error, wanted };
         let room = self
             .index
             .make_room(&self.shared, &self.account, segment, state, probe)
@@ -364,7 +373,7 @@ impl Table {
             None => None,
         };
         header.version = self.new_version();
-        let wanted = (header.padded_bytes(), Need::Grow);
+        let wanted = self.log.wanted(header.padded_bytes(), Need::Grow);
         let fresh = self
             .append_entry(&self.log, Need::Grow, header, key, value)
             .map_err(|error| Refused { error, wanted })?;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onesided_protocol::LogAddr;
-use onesided_protocol::control::{TableInfo, TableOptions, TableStatus};
-use onesided_protocol::layout::catalog::{TABLE_FLAG_EVICT, TABLE_FLAG_ORDERED, TableRecord};
+use onesided_protocol::control::{TableInfo, TableOptions, TableStatus, UpdateMode};
+use onesided_protocol::layout::catalog::{
+    TABLE_FLAG_CAS, TABLE_FLAG_EVICT, TABLE_FLAG_ORDERED, TableRecord,
+};
 use onesided_protocol::layout::line::{BUCKET_WORDS, LINE_WORDS};
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::Death;
@@ -93,7 +95,16 @@ fn record_of(table: &Table) -> TableRecord {
 
 fn flags_of(options: TableOptions) -> u32 {
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    flag(options.evict, TABLE_FLAG_EVICT) | flag(options.ordered, TABLE_FLAG_ORDERED)
+    flag(options.update == UpdateMode::Cas, TABLE_FLAG_CAS)
+        | flag(options.evict, TABLE_FLAG_EVICT)
+        | flag(options.ordered, TABLE_FLAG_ORDERED)
+}
+
+fn check_options(options: TableOptions) -> Result<(), RpcError> {
+    match options.contradiction() {
+        None => Ok(()),
+        Some(why) => Err(RpcError::new(ErrorCode::BadOption, why)),
+    }
 }
 
 fn check_name(name: &str) -> Result<(), RpcError> {
@@ -113,6 +124,7 @@ impl Engine {
     /// `TableExists`, `TooLarge` (name, number of tables), `BadOption`, `OutOfMemory`.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
         check_name(name)?;
+        check_options(options)?;
         let mut tables = self.tables.lock();
         if tables.by_name.contains_key(name) {
             let text = format!("there is a table {name:?} already");
@@ -121,6 +133,9 @@ impl Engine {
         let seeds = (tables.random.random(), tables.random.random());
         let record = tables.take_record()?;
         let id = tables.last_id + 1;
+        if options.update == UpdateMode::Cas {
+            self.shared.pool.share();
+        }
         let table = match Table::new(id, record, name, options, seeds, self.shared.clone()) {
             Ok(table) => Arc::new(table),
             Err(error) => {
@@ -135,20 +150,23 @@ impl Engine {
         Ok(table.info())
     }
 
-    /// Sets all options of a table, but whether it is ordered.
+    /// Sets all options of a table, but whether it is ordered and how it is updated.
     ///
     /// # Errors
-    /// `NoSuchTable`; `BadOption` if `ordered` is another one; nothing was changed.
+    /// `NoSuchTable`; `BadOption` if one of these is another one, or options contradict each other;
+    /// nothing was changed.
     pub fn alter_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
         let tables = self.tables.lock();
         let table = tables.get(name)?;
-        if options.ordered != table.options().ordered {
+        let old = table.options();
+        if (options.ordered, options.update) != (old.ordered, old.update) {
             let text = format!(
-                "whether a table is ordered cannot be changed: make another table than {name:?} \
-                 and copy its keys"
+                "whether a table is ordered, and how it is updated, cannot be changed: make \
+                 another table than {name:?} and copy its keys"
             );
             return Err(RpcError::new(ErrorCode::BadOption, text));
         }
+        check_options(options)?;
         table.set_options(options);
         self.shared.catalog.change_table(table.index.record, &record_of(table));
         Ok(table.info())

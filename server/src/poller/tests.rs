@@ -40,7 +40,7 @@ struct Peer1 {
 
 impl Rig {
     fn new(budget_bytes: usize) -> Self {
-        let make = |_: &str, len_bytes| Memory::private(len_bytes);
+        let make = |_: &str, len_bytes, _| Memory::private(len_bytes);
         let config = EngineConfig { memory_bytes: 64 << 20, ..EngineConfig::default() };
         let clock = Arc::new(ServerClock::default());
         let engine = Engine::new(config, Box::new(make), clock).expect("an engine");

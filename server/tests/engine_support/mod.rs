@@ -43,7 +43,7 @@ impl Clock for FakeClock {
 }
 
 pub(crate) fn private_memory() -> MakeMemory {
-    Box::new(|_, len_bytes| Memory::private(len_bytes))
+    Box::new(|_, len_bytes, _| Memory::private(len_bytes))
 }
 
 pub(crate) fn engine(config: EngineConfig) -> (Arc<Engine>, Arc<FakeClock>) {

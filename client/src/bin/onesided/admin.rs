@@ -72,7 +72,8 @@ fn list(session: &Session, detail: bool) -> Result<Outcome> {
         ];
         with_head(&head, tables.iter().map(detail_row))
     } else {
-        let head = ["table", "keys", "live", "log", "index", "ttl", "quota", "full", "scans"];
+        let head =
+            ["table", "keys", "live", "log", "index", "ttl", "quota", "full", "scans", "update"];
         with_head(&head, tables.iter().map(table_row))
     };
     output::line(&output::table(&rows))?;
@@ -112,6 +113,7 @@ fn table_json(table: &TableStatus) -> Json {
         "quota_bytes": table.options.quota_bytes,
         "evict": table.options.evict,
         "ordered": table.options.ordered,
+        "update": table.options.update.name(),
         "dead_bytes": table.dead_bytes,
         "free_bytes": table.free_bytes,
         "written_bytes": table.written_bytes,
@@ -135,6 +137,7 @@ fn table_row(table: &TableStatus) -> Vec<String> {
         or_none(options.quota_bytes, megabytes(options.quota_bytes)),
         if options.evict { "evict" } else { "noeviction" }.to_owned(),
         if options.ordered { "ordered" } else { "-" }.to_owned(),
+        options.update.name().to_owned(),
     ]
 }
 

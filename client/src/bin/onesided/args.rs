@@ -293,6 +293,8 @@ Options of a table, after a colon, separated by commas:
                the server's memory
   evict        entries may go when memory, or the quota, is full: a cache
   noeviction   they may not: what would need more memory is refused
+  update=MODE  rpc (default): the server changes what is there when it is asked to; cas: clients do
+               so themselves, by RDMA or in shared memory; not with ordered or evict
   ordered      its keys are kept in order too, for scans; only when it is made";
 
 /// Subcommands of `tables`.

@@ -1,7 +1,7 @@
 //! `NAME[:option=value,...]`: how tables are written on a command line.
 
 use anyhow::{Context, Result, bail};
-use onesided_protocol::control::TableOptions;
+use onesided_protocol::control::{TableOptions, UpdateMode};
 
 /// Splits off the name and applies the options, in order, to `options`.
 pub(crate) fn parse(spec: &str, mut options: TableOptions) -> Result<(String, TableOptions)> {
@@ -38,8 +38,13 @@ fn set(options: &mut TableOptions, key: &str, value: &str) -> Result<()> {
                 value.parse().with_context(|| format!("ttl={value}: not a number of seconds"))?;
         }
         "quota" => options.quota_bytes = size(value)?,
+        "update" => {
+            let mode = UpdateMode::from_name(value);
+            options.update = mode.with_context(|| format!("update={value}: not rpc or cas"))?;
+        }
         _ => bail!(
-            "no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction, ordered"
+            "no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction, ordered, \
+             update="
         ),
     }
     Ok(())
@@ -61,11 +66,16 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let spec = "a:ttl=60,quota=64KiB,evict,ordered";
+        let spec = "a:ttl=60,quota=64KiB,evict,ordered,update=cas";
         let (name, options) = parse(spec, Default::default()).unwrap();
         assert_eq!(name, "a");
-        let all =
-            TableOptions { default_ttl_s: 60, quota_bytes: 65_536, evict: true, ordered: true };
+        let all = TableOptions {
+            default_ttl_s: 60,
+            quota_bytes: 65_536,
+            evict: true,
+            ordered: true,
+            update: UpdateMode::Cas,
+        };
         assert_eq!(options, all);
         assert_eq!(parse("plain", options).unwrap(), ("plain".to_owned(), options));
         assert!(!parse("a:noeviction", options).unwrap().1.evict);
@@ -80,6 +90,7 @@ mod tests {
             ("a:quota=much", "not a size"),
             ("a:quota=99999999999TiB", "not a size"),
             ("a:ttl=-1", "not a number"),
+            ("a:update=faa", "not rpc or cas"),
             ("a:color=red", "there are: ttl="),
         ] {
             let error = format!("{:#}", parse(spec, Default::default()).unwrap_err());

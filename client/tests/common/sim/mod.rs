@@ -59,7 +59,7 @@ impl Admission for Door {
     }
 
     fn region(&self, _context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
-        Some((self.0.region(region.0)?, Rights::ReadOnly))
+        self.0.region_with_rights(region.0)
     }
 }
 
@@ -149,7 +149,7 @@ impl Sim {
             cleaning: Cleaning::Aggressive,
             ..EngineConfig::default()
         };
-        let make = |_: &str, len: usize| Memory::hooked(len, Arc::new(BetweenStores));
+        let make = |_: &str, len: usize, _: Rights| Memory::hooked(len, Arc::new(BetweenStores));
         let engine = Engine::new(config, Box::new(make), clock.clone()).expect("a small engine");
         let options = TableOptions { ordered: plan.ordered, ..TableOptions::default() };
         let info = engine.create_table("t", options).expect("its first table");

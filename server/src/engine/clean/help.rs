@@ -4,9 +4,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use onesided_fabric::Rights;
+
 use super::{Choice, Cleaning, Step, count, row};
 use crate::engine::Shared;
-use crate::engine::room::{Level, Need};
+use crate::engine::room::{Level, Wanted};
 use crate::engine::table::Table;
 
 /// How much a writer that helps walks through, for each byte it has written: more than has to be
@@ -25,9 +27,10 @@ impl Table {
     /// the caller holds no lock of the engine.
     #[inline]
     pub(in crate::engine) fn help_to_clean(&self, written_bytes: usize) {
-        let level = self.shared.pool.level();
+        let rights = self.log.rights();
+        let level = self.shared.pool.level(rights);
         if level != Level::Ample {
-            self.shared.help_to_clean(level, written_bytes);
+            self.shared.help_to_clean(rights, level, written_bytes);
         }
     }
 
@@ -42,9 +45,9 @@ impl Table {
     }
 
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
-    pub(in crate::engine) fn make_room(&self, (len_bytes, need): (usize, Need)) -> bool {
+    pub(in crate::engine) fn make_room(&self, wanted: Wanted) -> bool {
         let began = Instant::now();
-        let made = self.expire_for_room() || self.shared.make_room(self, len_bytes, need);
+        let made = self.expire_for_room() || self.shared.make_room(self, wanted);
         let counts = &self.shared.cleaner.counts;
         count(&counts.waits, 1);
         let waited_us = began.elapsed().as_micros() as u64;
@@ -55,29 +58,30 @@ impl Table {
 
 impl Shared {
     #[cold]
-    fn help_to_clean(&self, level: Level, written_bytes: usize) {
+    fn help_to_clean(&self, rights: Rights, level: Level, written_bytes: usize) {
         if self.cleaner.mode == Cleaning::Off {
             return;
         }
-        if self.pool.has_changed() {
+        if self.pool.has_changed(Some(rights)) {
             self.cleaner.waker.wake();
         }
         if level == Level::Low {
             return;
         }
         if let Some(mut work) = self.cleaner.work.try_lock() {
-            let choice = self.cleaner.choice(level);
+            let choice = self.cleaner.choice(Some(rights), level);
             let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
             let budget_bytes = (written_bytes * factor).min(HELP_MAX_BYTES);
             work.go_on(self, choice, budget_bytes);
         }
     }
 
-    fn make_room(&self, table: &Table, len_bytes: usize, need: Need) -> bool {
+    fn make_room(&self, table: &Table, wanted: Wanted) -> bool {
+        let Wanted { len_bytes, need, rights } = wanted;
         let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
         let spare_bytes = self.pool.segment_bytes();
         // Nothing is to go for what cannot fit at all.
-        let could = self.pool.could_hold(len_bytes, need)
+        let could = self.pool.could_hold(wanted)
             && table.account.could_hold(taken_bytes, need, spare_bytes);
         if self.cleaner.mode == Cleaning::Off || !could {
             return false;
@@ -89,21 +93,24 @@ impl Shared {
         for n in 0..SEGMENTS_FOR_ROOM {
             let owner = is_over().then(|| table.id());
             if owner.is_none() {
-                if self.pool.has_room(len_bytes, need) {
+                if self.pool.has_room(wanted) {
                     return true;
                 }
                 // What is in work goes to its end first: nothing else is emptied meanwhile.
-                let enough = work.walk.is_none() && self.pool.has_enough(len_bytes, need);
+                let enough = work.walk.is_none() && self.pool.has_enough(wanted);
                 if enough && rows < ROWS_FOR_ROOM {
                     rows += 1;
-                    if row::make(self, &mut work, len_bytes, need) {
+                    if row::make(self, &mut work, wanted) {
                         return true;
                     }
                 }
             }
             // The coldest may all be where nothing is emptied, or make too little room.
             let spares_none = n >= SEGMENTS_FOR_ROOM / 2;
-            let choice = Choice { owner, spares_none, ..self.cleaner.choice(Level::Full) };
+            // What a table over its quota loses may lie anywhere.
+            let rights = owner.is_none().then_some(rights);
+            let choice = self.cleaner.choice(rights, Level::Full);
+            let choice = Choice { owner, spares_none, ..choice };
             if work.go_on(self, choice, usize::MAX) != Step::Nothing {
                 continue;
             }

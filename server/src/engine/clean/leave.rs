@@ -17,7 +17,7 @@ impl Shared {
         let mut work = self.cleaner.work.lock();
         // What is in work may lie there.
         while work.walk.is_some() {
-            work.go_on(self, self.cleaner.choice(Level::Ample), usize::MAX);
+            work.go_on(self, self.cleaner.choice(None, Level::Ample), usize::MAX);
         }
         let id = self.pool.easiest_to_leave()?;
         if self.cleaner.mode != Cleaning::Off {
@@ -42,11 +42,12 @@ impl Shared {
     /// that, and copies do not fail at the limit.
     fn make_room_beside(&self, work: &mut Work, id: u32) {
         self.pool.look_again();
+        let rights = self.pool.rights(id);
         for _ in 0..STEPS_MAX {
             if self.pool.has_room_beside(id) {
                 return;
             }
-            let choice = self.cleaner.choice(Level::Low);
+            let choice = self.cleaner.choice(Some(rights), Level::Low);
             if work.go_on(self, choice, usize::MAX) == Step::Nothing {
                 return;
             }

@@ -3,17 +3,17 @@
 
 use super::{Walk, Work};
 use crate::engine::Shared;
-use crate::engine::room::Need;
+use crate::engine::room::Wanted;
 
 /// Empties a stretch for so many bytes in a row, which must be free in all. `false`: there is
 /// none that can be.
-pub(super) fn make(shared: &Shared, work: &mut Work, len_bytes: usize, need: Need) -> bool {
-    if !shared.pool.has_enough(len_bytes, need) {
+pub(super) fn make(shared: &Shared, work: &mut Work, wanted: Wanted) -> bool {
+    if !shared.pool.has_enough(wanted) {
         return false;
     }
     // Long values move only if there is no other way.
     let stretch =
-        [false, true].into_iter().find_map(|runs| shared.pool.cheapest_stretch(len_bytes, runs));
+        [false, true].into_iter().find_map(|runs| shared.pool.cheapest_stretch(wanted, runs));
     let Some(stretch) = stretch else { return false };
     // Neither copies nor others take what becomes free in it meanwhile.
     let _held = shared.pool.hold(stretch.blocks.clone());

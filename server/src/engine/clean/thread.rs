@@ -75,14 +75,21 @@ fn sleep(shared: &Shared) {
 
 fn clean(shared: &Shared, ending: &AtomicBool) {
     while !ending.load(Ordering::Acquire) {
-        let level = shared.pool.level();
+        let (rights, level) = shared.pool.shortest();
         if level == Level::Ample && shared.cleaner.mode != Cleaning::Aggressive {
             sleep(shared);
             continue;
         }
         let began = Instant::now();
-        let choice = shared.cleaner.choice(level);
-        let step = shared.cleaner.work.lock().go_on(shared, choice, SLICE_BYTES);
+        let rights = (level != Level::Ample).then_some(rights);
+        let choice = shared.cleaner.choice(rights, level);
+        let mut work = shared.cleaner.work.lock();
+        let mut step = work.go_on(shared, choice, SLICE_BYTES);
+        if step == Step::Nothing && rights.is_some() {
+            // Where it is less short something may be to gain.
+            step = work.go_on(shared, shared.cleaner.choice_of_all(shared, level), SLICE_BYTES);
+        }
+        drop(work);
         match (step, level) {
             (Step::Nothing, _) => sleep(shared),
             // Ahead of need: at most half of a core.

@@ -26,7 +26,7 @@ const WORTH_PART: u64 = 16;
 impl Pool {
     pub(in crate::engine) fn slack(&self) -> Slack {
         let totals = self.totals();
-        let made_bytes = self.free.lock().made_bytes;
+        let made_bytes = self.free.lock().made_bytes();
         let region_bytes = self.region_blocks * self.block_bytes;
         let used_bytes = (totals.live + totals.meta) as usize;
         let kept_bytes = used_bytes + used_bytes / SPARE_PART + region_bytes / 2;
@@ -38,7 +38,7 @@ impl Pool {
     pub(in crate::engine) fn easiest_to_leave(&self) -> Option<u32> {
         let (made, made_bytes) = {
             let free = self.free.lock();
-            (free.made as usize, free.made_bytes)
+            (free.made as usize, free.made_bytes())
         };
         let again = (self.limit_bytes - made_bytes).div_ceil(self.region_blocks * self.block_bytes);
         if made + again + 1 >= self.regions.len() {
@@ -58,8 +58,9 @@ impl Pool {
         let live_bytes: u64 = self.region(id).blocks.iter().map(|block| block.live_bytes()).sum();
         let needed = (live_bytes as usize + 2 * self.segment_bytes).div_ceil(self.block_bytes);
         let free = self.free.lock();
-        let within = free.numbers.range(self.blocks_of(id)).count();
-        free.numbers.len() - within >= needed
+        let numbers = &free.of(self.region(id).rights).numbers;
+        let within = numbers.range(self.blocks_of(id)).count();
+        numbers.len() - within >= needed
     }
 
     /// Numbers of a region's blocks.
@@ -79,18 +80,19 @@ impl Pool {
     /// are free. The catalog does not name it either.
     pub(in crate::engine) fn retire(&self, id: u32) -> bool {
         let mut free = self.free.lock();
-        if !self.blocks_of(id).all(|number| free.numbers.contains(&number)) {
+        let region = self.region(id);
+        let side = free.of_mut(region.rights);
+        if !self.blocks_of(id).all(|number| side.numbers.contains(&number)) {
             return false;
         }
-        self.blocks_of(id).for_each(|number| _ = free.numbers.remove(&number));
-        let region = self.region(id);
+        self.blocks_of(id).for_each(|number| _ = side.numbers.remove(&number));
         region.retired.store(true, Ordering::Release);
         let len_bytes = region.memory.len_bytes();
-        free.made_bytes -= len_bytes;
+        free.of_mut(region.rights).made_bytes -= len_bytes;
         free.retired += 1;
         free.retired_bytes += len_bytes;
         self.catalog.clear_region(id);
-        self.note_level(&free);
+        self.note_levels(&free);
         true
     }
 
@@ -105,7 +107,7 @@ impl Pool {
         let mut free = self.free.lock();
         free.retired_bytes -= len_bytes;
         self.budget.give(len_bytes);
-        self.note_level(&free);
+        self.note_levels(&free);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What regions are full of, for whoever looks at it.
 
+use onesided_fabric::Rights;
+
 use super::{Block, Pool, Region, Use};
 use crate::engine::Engine;
 
@@ -13,6 +15,8 @@ pub struct RegionMap {
     pub id: u32,
     /// Its length.
     pub len_bytes: u64,
+    /// What clients may do to it.
+    pub rights: Rights,
     /// Length of a part; the last one may be shorter.
     pub cell_bytes: u64,
     /// The parts, in order.
@@ -46,7 +50,8 @@ impl Region {
             }
         }
         let len_bytes = (self.blocks.len() * block_bytes) as u64;
-        RegionMap { id, len_bytes, cell_bytes: (cell_blocks * block_bytes) as u64, cells }
+        let cell_bytes = (cell_blocks * block_bytes) as u64;
+        RegionMap { id, len_bytes, rights: self.rights, cell_bytes, cells }
     }
 
     /// Its share of what is live in its run. Others change it meanwhile.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
 
 use super::{FreeBlocks, Pool, Region};
 use crate::engine::block::Use;
-use crate::engine::room::Need;
+use crate::engine::room::Wanted;
 
 /// Blocks in a row that are free, or hold segments that can be emptied.
 pub(in crate::engine) struct Stretch {
@@ -59,8 +60,9 @@ impl Sum {
 impl Pool {
     /// The first of so many free blocks in a row, in one region; for long runs the last of them,
     /// so that they do not lie between short ones.
-    pub(super) fn find_row(&self, free: &FreeBlocks, blocks: usize) -> Option<u32> {
-        let numbers = free.numbers.iter().copied().filter(|number| !free.held.contains(number));
+    pub(super) fn find_row(&self, free: &FreeBlocks, rights: Rights, blocks: usize) -> Option<u32> {
+        let numbers = free.of(rights).numbers.iter().copied();
+        let numbers = numbers.filter(|number| !free.held.contains(number));
         let segment_blocks = self.segment_bytes / self.block_bytes;
         if blocks <= segment_blocks {
             return self.row(numbers, blocks, |before| before + 1);
@@ -96,8 +98,8 @@ impl Pool {
     }
 
     /// Whether enough blocks for so many bytes are free, wherever they lie.
-    pub(in crate::engine) fn has_enough(&self, len_bytes: usize, need: Need) -> bool {
-        self.leaves_enough(&self.free.lock(), len_bytes.div_ceil(self.block_bytes), need)
+    pub(in crate::engine) fn has_enough(&self, wanted: Wanted) -> bool {
+        self.leaves_enough(&self.free.lock(), self.blocks_for(wanted.len_bytes), wanted)
     }
 
     /// The stretch for so many bytes that has the fewest live bytes in it, of those whose live
@@ -105,16 +107,17 @@ impl Pool {
     /// `runs`.
     pub(in crate::engine) fn cheapest_stretch(
         &self,
-        len_bytes: usize,
+        wanted: Wanted,
         runs: bool,
     ) -> Option<Stretch> {
-        let blocks = len_bytes.div_ceil(self.block_bytes);
+        let blocks = self.blocks_for(wanted.len_bytes);
         let free = self.free.lock();
         let fits = |sum: &Sum| {
-            let elsewhere = free.numbers.len() - sum.free_blocks;
+            let elsewhere = free.of(wanted.rights).numbers.len() - sum.free_blocks;
             sum.live_bytes.div_ceil(self.block_bytes) <= elsewhere
         };
-        let all = self.live_regions().filter_map(|(id, region)| {
+        let of_right = |(_, region): &(u32, &Region)| region.rights == wanted.rights;
+        let all = self.live_regions().filter(of_right).filter_map(|(id, region)| {
             let pieces = self.pieces(region, runs);
             let (sum, range) = cheapest(&pieces, blocks, fits)?;
             Some((sum.live_bytes, id, pieces[range].to_vec()))
@@ -134,7 +137,7 @@ impl Pool {
         let mut pieces = Vec::new();
         let mut first = 0;
         while let Some(block) = region.blocks.get(first) {
-            let sealed = block.sealed().filter(|sealed| sealed.blocks <= longest);
+            let sealed = block.sealed(region.rights).filter(|sealed| sealed.blocks <= longest);
             let is_free = block.used_for() == Use::Free;
             let blocks = if is_free { 1 } else { block.run().max(1) };
             let live_bytes = if is_free { Some(0) } else { sealed.map(|s| s.live_bytes) };
@@ -153,7 +156,7 @@ impl Pool {
     /// Whether all these blocks are free.
     pub(in crate::engine) fn is_free(&self, mut blocks: Range<u32>) -> bool {
         let free = self.free.lock();
-        blocks.all(|number| free.numbers.contains(&number))
+        blocks.all(|number| free.has(number))
     }
 }
 

@@ -1,0 +1,65 @@
+//! Which blocks are free, by what clients may do to the regions that they are in.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use onesided_fabric::Rights;
+
+/// All that changes when blocks are taken and given back, or regions come and go.
+#[derive(Default)]
+pub(super) struct FreeBlocks {
+    read_only: Side,
+    writable: Side,
+    /// Of the free blocks, nobody takes any of these: a row is being made.
+    pub(super) held: Range<u32>,
+    /// Regions made so far, the catalog and those that were given back included.
+    pub(super) made: u32,
+    /// Those that were retired, and of them the bytes that sessions may still look at.
+    pub(super) retired: u32,
+    pub(super) retired_bytes: usize,
+}
+
+/// Regions of one right.
+#[derive(Default)]
+pub(super) struct Side {
+    /// Numbers of the free blocks.
+    pub(super) numbers: BTreeSet<u32>,
+    /// Bytes of the regions that there are.
+    pub(super) made_bytes: usize,
+}
+
+impl FreeBlocks {
+    /// With so many regions made beforehand.
+    pub(super) fn new(made: u32) -> Self {
+        Self { made, ..Self::default() }
+    }
+
+    pub(super) fn of(&self, rights: Rights) -> &Side {
+        match rights {
+            Rights::ReadOnly => &self.read_only,
+            Rights::ReadWrite => &self.writable,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, rights: Rights) -> &mut Side {
+        match rights {
+            Rights::ReadOnly => &mut self.read_only,
+            Rights::ReadWrite => &mut self.writable,
+        }
+    }
+
+    /// Whether a block is free.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.read_only.numbers.contains(&number) || self.writable.numbers.contains(&number)
+    }
+
+    /// Bytes of all regions that there are.
+    pub(super) fn made_bytes(&self) -> usize {
+        self.read_only.made_bytes + self.writable.made_bytes
+    }
+
+    /// All free blocks.
+    pub(super) fn count(&self) -> usize {
+        self.read_only.numbers.len() + self.writable.numbers.len()
+    }
+}

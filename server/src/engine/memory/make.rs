@@ -1,0 +1,148 @@
+//! Regions are made on demand, within the engine's limit and what its budget has left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use onesided_fabric::Rights;
+use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+use super::free::FreeBlocks;
+use super::{Block, Pool, Region};
+
+/// Writable regions begin with this part of the memory, one of so many, and are as long as all
+/// before them together: counters alone need little, and what they take is no use for tables that
+/// clients only read.
+const WRITABLE_PART: usize = 64;
+/// A read-only region leaves so much to a first writable one, if there is no need for it yet.
+const LEFT_PART: usize = 64;
+
+impl Pool {
+    /// Makes the next region, if memory is left for one that holds that many blocks in a row.
+    pub(super) fn make_region(
+        &self,
+        free: &mut FreeBlocks,
+        rights: Rights,
+        blocks: usize,
+    ) -> Result<(), RpcError> {
+        let need_bytes = blocks * self.block_bytes;
+        let most_bytes = self.most_bytes(free, rights, need_bytes);
+        let id = free.made;
+        // Where regions came and went so often that no number is left.
+        let full = || self.full(free, rights, need_bytes);
+        let place = self.regions.get(id as usize).ok_or_else(full)?;
+        let len_bytes = self.budget.take(most_bytes, need_bytes, self.segment_bytes);
+        let len_bytes = len_bytes.ok_or_else(full)?;
+        let name = format!("onesided-region-{id}");
+        let memory = (self.make_memory)(&name, len_bytes, rights).map_err(|error| {
+            self.budget.give(len_bytes);
+            let text = format!(
+                "the system gave no memory for region {id} of {len_bytes} bytes: {error}; \
+                 nothing was changed: lower --memory or free memory on the host"
+            );
+            RpcError::new(ErrorCode::OutOfMemory, text)
+        })?;
+        let count = len_bytes / self.block_bytes;
+        let blocks = (0..count).map(|_| Block::default()).collect();
+        let memory = Arc::new(memory);
+        let (huge_asked, retired) = (AtomicU64::new(0), AtomicBool::new(false));
+        let made = place.set(Region { memory, rights, blocks, huge_asked, retired });
+        debug_assert!(made.is_ok(), "region {id} was made twice");
+        let side = free.of_mut(rights);
+        side.numbers.extend((0..count).map(|block| self.number(id, block)));
+        side.made_bytes += len_bytes;
+        free.made += 1;
+        self.catalog.add_region(id, len_bytes, rights);
+        self.note_levels(free);
+        Ok(())
+    }
+
+    /// There are tables whose entries lie in writable regions: others leave them half of what is
+    /// left whenever they take a region. (Most of a small memory is one region.)
+    pub(in crate::engine) fn share(&self) {
+        self.shares.store(true, Ordering::Relaxed);
+    }
+
+    /// How long the next region may be.
+    fn most_bytes(&self, free: &FreeBlocks, rights: Rights, need_bytes: usize) -> usize {
+        let left_bytes = self.own_left_bytes(free);
+        let most_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
+        let part = |part: usize| {
+            (self.limit_bytes / part / self.segment_bytes * self.segment_bytes)
+                .max(self.segment_bytes)
+        };
+        let made_bytes = free.of(Rights::ReadWrite).made_bytes;
+        match rights {
+            Rights::ReadOnly => {
+                let left_to_bytes = match made_bytes {
+                    _ if self.shares.load(Ordering::Relaxed) => left_bytes / 2,
+                    0 => part(LEFT_PART),
+                    _ => 0,
+                };
+                let most_of_left = left_bytes.saturating_sub(left_to_bytes);
+                if most_of_left >= need_bytes && most_of_left > 0 {
+                    return most_bytes.min(most_of_left);
+                }
+                most_bytes
+            }
+            Rights::ReadWrite => {
+                let fitting = need_bytes.next_multiple_of(self.segment_bytes);
+                most_bytes.min(part(WRITABLE_PART).max(made_bytes).max(fitting))
+            }
+        }
+    }
+
+    fn full(&self, free: &FreeBlocks, rights: Rights, need_bytes: usize) -> RpcError {
+        let limit_bytes = self.limit_bytes;
+        let free_blocks = free.of(rights).numbers.len();
+        let in_use_bytes = free.made_bytes() - free.count() * self.block_bytes;
+        let others_bytes = self.budget.taken_bytes() - free.made_bytes() - free.retired_bytes;
+        let own = limit_bytes < self.budget.limit_bytes() && self.own_left_bytes(free) < need_bytes;
+        let (limit, raise) = match (own, others_bytes) {
+            (true, _) => (format!("limit of the tenant {limit_bytes} bytes"), "that limit"),
+            (false, 0) => (format!("limit {limit_bytes} bytes"), "--memory"),
+            (false, _) => {
+                let all_bytes = self.budget.limit_bytes();
+                (format!("limit {all_bytes} bytes, other tenants hold {others_bytes}"), "--memory")
+            }
+        };
+        let apart_bytes = (free.count() - free_blocks) * self.block_bytes;
+        let apart = match (apart_bytes, rights) {
+            (0, _) => String::new(),
+            (_, Rights::ReadOnly) => {
+                format!(
+                    " ({apart_bytes} more are free for counters and tables with update=cas only)"
+                )
+            }
+            (_, Rights::ReadWrite) => {
+                format!(
+                    " that clients may write ({apart_bytes} more are free for other tables only)"
+                )
+            }
+        };
+        let text = format!(
+            "memory is full: {limit}, {in_use_bytes} in use, no {need_bytes} bytes in a row \
+             left{apart}; nothing was changed: raise {raise}, delete keys or drop a table",
+        );
+        RpcError::new(ErrorCode::OutOfMemory, text)
+    }
+
+    /// The refusal of an entry of `len_bytes`.
+    pub(in crate::engine) fn refusal(&self, len_bytes: usize, rights: Rights) -> RpcError {
+        self.full(&self.free.lock(), rights, len_bytes)
+    }
+
+    /// Bytes of the regions that may still be made.
+    pub(in crate::engine) fn unmade_bytes(&self) -> usize {
+        self.left_bytes(&self.free.lock())
+    }
+
+    pub(super) fn left_bytes(&self, free: &FreeBlocks) -> usize {
+        let left_bytes = self.own_left_bytes(free);
+        left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
+    }
+
+    /// As [`Self::left_bytes`], whatever others take.
+    fn own_left_bytes(&self, free: &FreeBlocks) -> usize {
+        self.limit_bytes - free.made_bytes() - free.retired_bytes
+    }
+}
