@@ -18,6 +18,8 @@ const RING_PLACES: usize = 4096;
 
 /// How long one GET of so many takes is measured.
 const TIMED_EVERY: u32 = 256;
+/// One of so many is sampled where nobody wants to know anything.
+const RARELY: u32 = u32::MAX / 2;
 
 /// What the server is told of one table's reads.
 pub(crate) struct Accesses {
@@ -114,6 +116,8 @@ pub(crate) struct Sampler {
     every: u32,
     /// The server wants to know which keys they are of.
     tells: bool,
+    /// How long some of them take is wanted.
+    times: bool,
     /// GETs until the next sample, at least 1.
     left: u32,
     /// Samples until the next one that is timed, at least 1.
@@ -134,15 +138,16 @@ pub(crate) struct Sample {
 impl Sampler {
     pub(crate) fn new(accesses: &Arc<Accesses>) -> Self {
         let accesses = Arc::clone(accesses);
-        let (every, random) = (TIMED_EVERY, rand::random());
+        let times = accesses.link.shared().options.report_reads;
         let mut sampler = Self {
             accesses,
-            every,
+            every: if times { TIMED_EVERY } else { RARELY },
             tells: false,
+            times,
             left: 1,
             untimed: 1,
             begun: None,
-            random,
+            random: rand::random(),
             ring: None,
         };
         sampler.left = sampler.pause();
@@ -153,7 +158,11 @@ impl Sampler {
     pub(crate) fn set_told_every(&mut self, every: u32) {
         self.begun = None;
         self.tells = every != 0;
-        let every = if self.tells { every } else { TIMED_EVERY };
+        let every = match self.times {
+            _ if self.tells => every,
+            true => TIMED_EVERY,
+            false => RARELY,
+        };
         if every != self.every {
             self.every = every;
             self.left = self.pause();
@@ -172,10 +181,11 @@ impl Sampler {
     pub(crate) fn begin(&mut self) {
         self.left = self.pause();
         self.untimed -= 1;
-        let timed = self.untimed == 0;
-        if timed {
+        let is_turn = self.untimed == 0;
+        if is_turn {
             self.untimed = (TIMED_EVERY / self.every).max(1);
         }
+        let timed = is_turn && self.times;
         self.begun = Some(Sample { start: timed.then(Instant::now) });
     }
 

@@ -342,8 +342,11 @@ impl Link {
         }
     }
 
-    /// What was read since the last time.
+    /// What was read since the last time, if the server is to be told.
     pub(crate) fn reads(&self) -> Vec<Reads> {
+        if !self.shared.options.report_reads {
+            return Vec::new();
+        }
         let live = self.accesses();
         let mut reads = std::mem::take(&mut *self.left_to_tell.lock());
         reads.extend(live.iter().filter_map(|accesses| accesses.reads()));

@@ -116,6 +116,8 @@ pub struct Options {
     pub prefill: bool,
     /// Tables that evict are told of one GET in so many; 0 = of none.
     pub access_sample_every: u32,
+    /// Whether the server is told how much was read, and GETs are timed for it.
+    pub report_reads: bool,
     /// Values from this length on are stored from a registered buffer without a copy.
     pub zero_copy_bytes: usize,
     /// Registered buffers that nobody has are kept up to so many bytes ...
@@ -143,6 +145,7 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             prefill: false,
             access_sample_every: 8,
+            report_reads: true,
             zero_copy_bytes: ZERO_COPY_BYTES,
             registered_bytes: 256 << 20,
             registered_buffers: 64,
@@ -302,6 +305,15 @@ impl ClientBuilder {
     #[must_use]
     pub fn access_sample_every(mut self, gets: u32) -> Self {
         self.options.access_sample_every = gets;
+        self
+    }
+
+    /// Whether heartbeats tell the server how much this client read one-sidedly, and one GET of 256
+    /// is timed for that \[true\]. Without, the server's metrics have nothing of its reads, and
+    /// [`crate::Stats`] has no latencies.
+    #[must_use]
+    pub fn report_reads(mut self, report: bool) -> Self {
+        self.options.report_reads = report;
         self
     }
 

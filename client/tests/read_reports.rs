@@ -111,3 +111,22 @@ fn reads_by_rpc_are_told_apart() {
     let sampled: u64 = client.stats().get_latency.iter().sum();
     assert!(sampled > 0, "GETs by RPC are timed too");
 }
+
+#[test]
+fn a_client_that_is_told_not_to_reports_nothing() {
+    let server = start();
+    let url = format!("onesided://{}", server.addr());
+    let client = Client::builder().url(url).report_reads(false).connect_blocking();
+    let client = client.expect("connects");
+    let table = client.table("default").expect("opened");
+    table.put("k", "v").expect("put");
+    for _ in 0..2000 {
+        assert!(table.get("k").expect("get").is_some());
+    }
+    let stats = client.stats();
+    assert_eq!(stats.one_sided_hits, 2000, "it counts for itself all the same");
+    assert_eq!(stats.get_latency.iter().sum::<u64>(), 0);
+    drop((table, client));
+    eventually("no session is left", || server.metrics().contains("\nonesided_sessions 0\n"));
+    assert!(!server.metrics().contains("onesided_client_reported_gets_total{"));
+}

@@ -52,6 +52,11 @@ impl Walk {
         Self { state: mix(seed ^ 0x5EED), pairs }
     }
 
+    /// How many numbers there are.
+    pub fn pairs(&self) -> u64 {
+        self.pairs
+    }
+
     /// A number below `pairs` that depends on nothing but the one before.
     #[inline]
     pub fn next(&mut self) -> u64 {

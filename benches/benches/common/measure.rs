@@ -15,7 +15,8 @@ pub enum Time {
 }
 
 impl Time {
-    fn of(self, run: impl FnOnce() -> u64) -> Duration {
+    /// How long it takes.
+    pub fn of<T>(self, run: impl FnOnce() -> T) -> Duration {
         let now = || {
             let time = clock_gettime(ClockId::ThreadCPUTime);
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,6 +1,7 @@
 //! The server as a process of its own: this program again, told by the environment to serve.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,31 +15,47 @@ pub struct Serve {
     pub memory_bytes: usize,
     /// Whether the table `default` evicts.
     pub evict: bool,
+    /// As the daemon does by default: an admin port, and requests are timed. Else neither, as with
+    /// `--admin off --slow-request-ms 0`.
+    pub metrics: bool,
 }
 
 impl Serve {
-    const DEFAULT: Self = Self { memory_bytes: 2 << 30, evict: false };
+    /// 2 GiB, as the daemon does else.
+    pub const DEFAULT: Self = Self { memory_bytes: 2 << 30, evict: false, metrics: true };
 
     /// As it is told by the environment.
     fn text(&self) -> String {
-        format!("{} {}", self.memory_bytes, self.evict)
+        format!("{} {} {}", self.memory_bytes, self.evict, self.metrics)
     }
 
     fn told() -> Option<Self> {
         let told = std::env::var(ROLE).ok()?;
-        let (memory, evict) = told.split_once(' ')?;
-        Some(Self { memory_bytes: memory.parse().ok()?, evict: evict.parse().ok()? })
+        let mut words = told.split(' ');
+        Some(Self {
+            memory_bytes: words.next()?.parse().ok()?,
+            evict: words.next()?.parse().ok()?,
+            metrics: words.next()?.parse().ok()?,
+        })
     }
 }
 
 /// Serves until stdin ends, if this process was started to. A bench calls it first of all.
 pub fn serve_if_told() -> bool {
-    let Some(Serve { memory_bytes, evict }) = Serve::told() else { return false };
-    let mut config =
-        ServerConfig { listen: "127.0.0.1:0".to_owned(), memory_bytes, ..ServerConfig::default() };
+    let Some(Serve { memory_bytes, evict, metrics }) = Serve::told() else { return false };
+    let defaults = ServerConfig::default();
+    let mut config = ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes,
+        max_sessions: 4096,
+        admin: metrics.then(|| "127.0.0.1:0".to_owned()),
+        slow_request_ms: if metrics { defaults.slow_request_ms } else { 0 },
+        ..defaults
+    };
     config.tables.iter_mut().for_each(|table| table.options.evict = evict);
     let server = Server::start(config).expect("the server starts");
-    println!("{}", server.addr());
+    let admin = server.admin_addr().map(|addr| addr.to_string());
+    println!("{} {}", server.addr(), admin.unwrap_or_default());
     // The parent's end closes when it drops the process, and also when it dies.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     server.stop();
@@ -78,6 +95,8 @@ pub struct ServerProcess {
     _stdout: BufReader<ChildStdout>,
     /// Where it listens.
     pub url: String,
+    /// Where it shows its metrics, if it does.
+    pub admin: Option<SocketAddr>,
 }
 
 impl ServerProcess {
@@ -97,8 +116,9 @@ impl ServerProcess {
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        let url = format!("onesided://{}", line.trim());
-        Ok(Self { child, _stdout: stdout, url })
+        let (addr, admin) = line.trim_end_matches('\n').split_once(' ').unwrap_or_default();
+        let url = format!("onesided://{addr}");
+        Ok(Self { child, _stdout: stdout, url, admin: admin.parse().ok() })
     }
 
     /// CPU time that its threads have had.

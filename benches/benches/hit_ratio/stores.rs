@@ -57,7 +57,7 @@ struct Onesided {
 }
 
 fn onesided(memory_mib: u64, every: u32) -> Result<Contestant> {
-    let serve = Serve { memory_bytes: (memory_mib << 20) as usize, evict: true };
+    let serve = Serve { memory_bytes: (memory_mib << 20) as usize, evict: true, metrics: true };
     let server = ServerProcess::start_with(&serve)?;
     let client = onesided::Client::builder()
         .url(&server.url)
