@@ -32,7 +32,7 @@ use session::{Outcome, Session};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr();
+    log_to_stderr(&cli.command);
     match run(&cli) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Absent) => ExitCode::from(1),
@@ -86,8 +86,12 @@ fn generate(dir: &Path) -> Result<Outcome> {
 }
 
 /// Warnings of the library, such as a fallback to another fabric; `RUST_LOG` changes the level.
-fn log_to_stderr() {
+/// Not into what `top` draws: it says itself that the server is gone.
+fn log_to_stderr(command: &Command) {
     use tracing_subscriber::EnvFilter;
+    if matches!(command, Command::Top(_)) && io::stderr().is_terminal() {
+        return;
+    }
     let filter = EnvFilter::builder()
         .with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into())
         .from_env_lossy();

@@ -1,9 +1,12 @@
 //! `top`: a server's figures in the terminal, live, over the client's own connection.
 
 use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use onesided::blocking::Client;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
@@ -13,6 +16,9 @@ use figures::{Figures, Sample};
 
 mod figures;
 mod view;
+
+/// How soon what was found is shown.
+const WAKE: Duration = Duration::from_millis(100);
 
 /// Shows the server until somebody presses `q`.
 pub(crate) fn run(session: &Session, args: &TopArgs) -> Result<Outcome> {
@@ -29,30 +35,41 @@ pub(crate) fn run(session: &Session, args: &TopArgs) -> Result<Outcome> {
 }
 
 fn show(terminal: &mut DefaultTerminal, session: &Session, every: Duration) -> Result<()> {
+    let looks = looker(session.client.clone(), every)?;
     let mut figures = Figures::default();
     loop {
-        let next = Instant::now() + every;
-        match look(session) {
-            Ok(sample) => figures.add(sample),
+        match looks.try_recv() {
+            Ok(Ok(sample)) => figures.add(sample),
             // The client connects again by itself.
-            Err(error) => figures.lost = Some(error.to_string()),
+            Ok(Err(error)) => figures.lost = Some(error.to_string()),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => bail!("the thread that asks the server has ended"),
         }
-        loop {
-            terminal.draw(|frame| view::draw(frame, &session.server, &figures))?;
-            let left = next.saturating_duration_since(Instant::now());
-            if !event::poll(left)? {
-                break;
-            }
-            if is_quit(&event::read()?) {
-                return Ok(());
-            }
+        terminal.draw(|frame| view::draw(frame, &session.server, &figures))?;
+        if event::poll(WAKE)? && is_quit(&event::read()?) {
+            return Ok(());
         }
     }
 }
 
-fn look(session: &Session) -> Result<Sample> {
-    let stats = session.client.server_stats()?.into_iter().collect();
-    let tables = session.client.tables()?;
+/// Asks on a thread of its own: a server that is gone must not keep anybody from quitting. The
+/// thread ends when nobody takes its answers, or with the program.
+fn looker(client: Client, every: Duration) -> io::Result<Receiver<Result<Sample>>> {
+    let (found, looks) = mpsc::sync_channel(1);
+    let run = move || loop {
+        let next = Instant::now() + every;
+        if found.send(look(&client)).is_err() {
+            return;
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    };
+    thread::Builder::new().name("looker".to_owned()).spawn(run)?;
+    Ok(looks)
+}
+
+fn look(client: &Client) -> Result<Sample> {
+    let stats = client.server_stats()?.into_iter().collect();
+    let tables = client.tables()?;
     Ok(Sample { at: Instant::now(), stats, tables })
 }
 

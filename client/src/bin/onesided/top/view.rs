@@ -13,15 +13,17 @@ use crate::output::{count, megabytes};
 const ONE_SIDED: Color = Color::Blue;
 const RPC: Color = Color::Yellow;
 
-/// Draws all of it, in whatever room there is.
+/// Draws all of it, or in little room what matters most: rates, then tables, memory, curves.
 pub(super) fn draw(frame: &mut Frame, server: &str, figures: &Figures) {
+    let height = frame.area().height;
+    let if_from = |least, rows| Constraint::Length(if height < least { 0 } else { rows });
     let rows = [
         Constraint::Length(1),
         Constraint::Length(6),
-        Constraint::Length(4),
-        Constraint::Length(6),
-        Constraint::Min(3),
-        Constraint::Length(1),
+        if_from(21, 4),
+        if_from(17, 6),
+        if height < 11 { Constraint::Length(0) } else { Constraint::Min(3) },
+        if_from(8, 1),
     ];
     let [head, now, curves, memory, tables, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(headline(server, figures), head);
@@ -146,7 +148,8 @@ fn memory_lines(figures: &Figures) -> Vec<Line<'static>> {
         line("live entries", of("memory_log_live_bytes")),
         line("dead, rests", of("memory_log_dead_bytes") + of("memory_log_free_bytes")),
         line("index", of("memory_meta_bytes")),
-        line("free", of("memory_free_bytes")),
+        // Retired is what goes back to the system, and is free then.
+        line("free", of("memory_free_bytes") + of("memory_retired_bytes")),
     ]
 }
 
@@ -178,7 +181,10 @@ fn draw_tables(frame: &mut Frame, area: Rect, figures: &Figures) {
     });
     let head = ["table", "          keys", "     live", "    taken", "    evicted", "    expired"];
     let widths = [12, 14, 9, 9, 11, 11].map(Constraint::Min);
-    let title = format!(" {} tables, the largest first ", tables.len());
+    let title = match tables.len() {
+        1 => " 1 table ".to_owned(),
+        count => format!(" {count} tables, the largest first "),
+    };
     let table = Table::new(rows, widths)
         .header(Row::new(head).style(Modifier::BOLD))
         .block(Block::bordered().title(title));
@@ -248,6 +254,10 @@ mod tests {
             drawn(width, height, &all);
             drawn(width, height, &Figures::default());
         }
+        let small = drawn(40, 10, &all);
+        assert!(small.contains("one-sided GETs") && small.contains("server CPU"), "{small}");
+        assert!(!small.contains("table") && small.contains("q quits"), "{small}");
+        assert!(drawn(40, 11, &all).contains("2 tables"));
         assert!(drawn(80, 24, &Figures::default()).contains("looking"));
     }
 }
