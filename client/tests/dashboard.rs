@@ -124,6 +124,9 @@ fn its_numbers_are_those_of_metrics() {
     let used = metric("onesided_memory_limit_bytes") - memory("free");
     assert_eq!(tile(&browser, "Memory"), used);
     assert_eq!(row(&browser, "memory", "live entries"), [memory("log_live")]);
+    let all = "return [...document.querySelectorAll('#memory td[data-value]')]\
+               .reduce((sum, cell) => sum + Number(cell.dataset.value), 0)";
+    assert_eq!(browser.run(all).as_f64(), Some(metric("onesided_memory_limit_bytes")));
     // Bytes, and of them live, in logs, for the index.
     let region = row(&browser, "regions", "default 1");
     assert_eq!(region[0], metric("onesided_memory_region_bytes"));
@@ -152,7 +155,7 @@ fn rates_and_percentiles_are_worked_out_right() {
             onesided_client_reported_get_duration_seconds_bucket{table="a",le="1e-7"} ${90 * n}
             onesided_client_reported_get_duration_seconds_bucket{table="a",le="2e-7"} ${100 * n}
             onesided_client_reported_get_duration_seconds_bucket{table="a",le="+Inf"} ${100 * n}
-            process_cpu_seconds_total ${n}`.replaceAll(/^ +/gm, "");
+            onesided_thread_cpu_seconds_total{role="control"} ${n}`.replaceAll(/^ +/gm, "");
         const [from, to] = [moment(parse(text(1)), 100), moment(parse(text(2)), 110)];
         const now = point(from, to);
         return [now.oneSided, now.rpcs, now.hitRatio, now.cpu, now.get50 * 1e9, now.get99 * 1e9];

@@ -160,6 +160,8 @@ fn start() -> Server {
         listen: "127.0.0.1:0".to_owned(),
         admin: Some("127.0.0.1:0".to_owned()),
         memory_bytes: 64 << 20,
+        // As the daemon's: what is asked of the process is there.
+        own_process: true,
         // Clients report every half second.
         session_lease_ms: 2_000,
         ..ServerConfig::default()

@@ -26,6 +26,12 @@ impl ServerClock {
     pub fn uptime_ms(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+
+    /// Unix time at which it was made, in seconds.
+    #[must_use]
+    pub fn start_unix_s(&self) -> f64 {
+        self.start_unix_ns as f64 / 1e9
+    }
 }
 
 impl Clock for ServerClock {

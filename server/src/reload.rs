@@ -40,6 +40,7 @@ fn needs_restart(old: &ServerConfig, new: &ServerConfig) -> Vec<&'static str> {
         rdma_mtu,
         admin,
         admin_token: _,
+        own_process: _,
         slow_request_ms: _,
         token: _,
         tenants: _,

@@ -51,7 +51,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The admin port.
-    #[error("cannot open the admin port {listen}: {source}")]
+    #[error("cannot open the admin port {listen}: {source}{}", admin_hint(source))]
     Admin {
         /// As configured.
         listen: String,
@@ -149,6 +149,10 @@ impl Core {
         self.clock.uptime_ms()
     }
 
+    pub(crate) fn start_unix_s(&self) -> f64 {
+        self.clock.start_unix_s()
+    }
+
     /// All counters, by name, with the memory of those who may see them.
     pub(crate) fn stats(&self, memory: &MemoryStatus) -> Vec<(String, u64)> {
         let clients = self.metrics.reported.total();
@@ -160,7 +164,12 @@ impl Core {
             self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
         );
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
-        list.extend(stats::process());
+        let own = self.config.own_process;
+        let cpu_ns = self.metrics.cpu_ns(own).values().sum();
+        list.push(("threads_cpu_ns".to_owned(), cpu_ns));
+        if own {
+            list.extend(stats::process());
+        }
         list.extend(stats::memory(memory));
         list
     }
@@ -352,6 +361,15 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 fn rdma_hint(fabric: &str) -> &'static str {
     if fabric == "verbs" { ", or allow that with --rdma prefer and --rdma-device auto" } else { "" }
+}
+
+fn admin_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => "; give it another one with --admin HOST:PORT, or none",
+        std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+        _ => "",
+    }
 }
 
 /// What to do about an address that cannot be had.

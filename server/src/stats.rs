@@ -99,7 +99,11 @@ pub(crate) struct Stats {
     pub(crate) sessions_resumed: Counter,
     pub(crate) sessions_ended: EndedCounts,
     pub(crate) admin_connections: Counter,
-    pub(crate) admin_refused: Counter,
+    /// Those that were closed since others came.
+    pub(crate) admin_displaced: Counter,
+    /// Requests to the admin port without the token, and under a name that is not this host's.
+    pub(crate) admin_without_token: Counter,
+    pub(crate) admin_of_foreign_name: Counter,
     /// For the log lines of slow requests.
     pub(crate) slow_log: LogLimit,
     /// For the log lines of lives of connections and sessions: many clients may end at once.

@@ -10,6 +10,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::clock::ServerClock;
 use crate::config::{HugePages, ServerConfig, TableSpec, TenantSpec, Token};
+use crate::engine::status::LOOKS_MAX;
 use crate::engine::{
     Budget, Engine, EngineConfig, EngineError, MakeMemory, MemoryStatus, RegionMap,
 };
@@ -191,7 +192,18 @@ impl Tenants {
 
     /// Where the memory of all is.
     pub(crate) fn memory_status(&self) -> MemoryStatus {
-        MemoryStatus::sum(self.engines().map(|engine| engine.memory_status()), &self.budget)
+        let look =
+            || MemoryStatus::sum(self.engines().map(|engine| engine.memory_status()), &self.budget);
+        let (mut taken_bytes, mut status) = (self.budget.taken_bytes(), look());
+        // What an engine takes or gives back meanwhile would be counted twice, or not at all.
+        for _ in 0..LOOKS_MAX {
+            let now_bytes = self.budget.taken_bytes();
+            if now_bytes == taken_bytes {
+                break;
+            }
+            (taken_bytes, status) = (now_bytes, look());
+        }
+        status
     }
 }
 

@@ -137,12 +137,30 @@ fn every_metric_shown_is_declared_with_its_labels() {
             assert_eq!(names.collect::<Vec<_>>(), metric.labels, "{line}");
         }
     }
-    // What needs a device, and what nobody reported yet, is not there.
+    // What needs a device, what nobody reported yet, and what is this test's own is not there.
     let missing = declared.keys().filter(|name| !shown.contains(*name));
     for name in missing {
-        let needs = ["onesided_verbs_", "onesided_client_reported_"];
+        let needs = ["onesided_verbs_", "onesided_client_reported_", "process_"];
         assert!(needs.iter().any(|start| name.starts_with(start)), "{name} is not shown");
     }
+}
+
+#[test]
+fn a_server_tells_of_its_process_only_if_that_is_its_own() {
+    let names = |own_process| {
+        let server = start(ServerConfig { own_process, ..with_admin() });
+        let text = get(&server, "/metrics").body;
+        let of_process = text.lines().filter(|line| line.starts_with("process_")).count();
+        let roles = text.matches("onesided_thread_cpu_seconds_total{").count();
+        let is_other = text.contains("{role=\"other\"}");
+        let stats = server.stats();
+        let in_stats = stats.iter().filter(|(name, _)| name.starts_with("process_")).count();
+        let process = json(&server, "/api/v1/status")["process"]["cpu_s"].is_null();
+        assert!(roles >= 4, "{text}");
+        (of_process, is_other, in_stats, process)
+    };
+    assert_eq!(names(false), (0, false, 0, true), "the test's own process");
+    assert_eq!(names(true), (7, true, 5, false));
 }
 
 #[test]
@@ -250,32 +268,6 @@ fn a_taken_port_is_an_error_unless_it_is_the_default() {
     let server = start(ServerConfig { admin: Some(ADMIN_DEFAULT.to_owned()), ..config() });
     assert_eq!(server.admin_addr(), None);
     connect(server.addr()).1.ping();
-}
-
-#[test]
-fn requests_and_connections_are_bounded() {
-    let server = start(with_admin());
-    let addr = server.admin_addr().expect("an admin port");
-    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(64 << 10));
-    let mut stream = dial(addr);
-    // It may be closed before all is sent.
-    let _cut = stream.write_all(long.as_bytes());
-    let mut answer = Vec::new();
-    let _reset = stream.read_to_end(&mut answer);
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", answer.escape_ascii());
-    let many = "X: y\r\n".repeat(100);
-    assert_eq!(ask(addr, "/healthz", &many).status, 431);
-
-    let idle: Vec<_> = (0..64).map(|_| dial(addr)).collect();
-    let refused = || {
-        let mut one_more = dial(addr);
-        let _gone = one_more.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
-        one_more.read(&mut [0; 16]).map_or(true, |len| len == 0)
-    };
-    eventually("the sixty-fifth is closed", refused);
-    drop(idle);
-    eventually("there is room again", || !refused());
-    server.stop();
 }
 
 /// docs/METRICS.md as the table declares it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use onesided::blocking::{Client, Table};
 use onesided::{
     BatchOp, BatchReply, Error, Expect, FabricKind, PutOptions, RegisteredBuffer, TableOptions,
@@ -75,9 +75,16 @@ impl Onesided {
 }
 
 /// The value of one of the server's figures.
-fn figure(stats: &[(String, u64)], wanted: &str) -> Result<u64> {
-    let found = stats.iter().find(|(name, _)| name == wanted);
-    found.map(|(_, value)| *value).with_context(|| format!("the server has no {wanted}"))
+fn figure(stats: &[(String, u64)], wanted: &str) -> Option<u64> {
+    stats.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value)
+}
+
+/// What the server uses. Nothing if a program embeds it: what that uses is not the server's.
+fn used(stats: &[(String, u64)]) -> Option<Usage> {
+    Some(Usage {
+        cpu_seconds: figure(stats, "process_cpu_ns")? as f64 / 1e9,
+        resident_bytes: figure(stats, "process_resident_bytes")?,
+    })
 }
 
 impl Target for Onesided {
@@ -117,11 +124,7 @@ impl Target for Onesided {
     }
 
     fn usage(&self) -> Result<Option<Usage>> {
-        let stats = self.client(0)?.server_stats()?;
-        Ok(Some(Usage {
-            cpu_seconds: figure(&stats, "process_cpu_ns")? as f64 / 1e9,
-            resident_bytes: figure(&stats, "process_resident_bytes")?,
-        }))
+        Ok(used(&self.client(0)?.server_stats()?))
     }
 
     fn counters(&self) -> Counters {

@@ -214,6 +214,7 @@ pub(crate) fn serve(role: ServerRole) {
     let config = ServerConfig {
         listen: role.listen.to_string(),
         memory_bytes: role.memory_mib << 20,
+        own_process: true,
         session_lease_ms: role.session_lease_ms,
         handshake_timeout_ms: role.handshake_timeout_ms,
         tables: role.tables.iter().map(|name| TableSpec::new(name)).collect(),

@@ -53,31 +53,35 @@ fn refusal(core: &Core, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     }
     let token = core.admin_token.load();
     let Some(token) = token.as_deref() else {
-        return (!is_of_this_host(host(uri, headers), core)).then(foreign);
+        return (!is_of_this_host(host(uri, headers), core)).then(|| foreign(core));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     // Compared in any case, so that the time does not tell.
     let right = token.is(given.map_or("", |(_, token)| token.trim()));
-    (!right).then(unauthorized)
+    (!right).then(|| unauthorized(core))
 }
 
-fn foreign() -> Response {
+fn foreign(core: &Core) -> Response {
+    core.stats.admin_of_foreign_name.add(1);
     let text = "this port answers requests to localhost, 127.0.0.1, [::1] or the host that --admin \
                 names; to reach it by another name set --admin-token-file\n";
     (StatusCode::FORBIDDEN, text).into_response()
 }
 
-fn unauthorized() -> Response {
+fn unauthorized(core: &Core) -> Response {
+    core.stats.admin_without_token.add(1);
     let text = "send the token: `Authorization: Bearer TOKEN`, with what the file of \
                 --admin-token-file holds\n";
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], text).into_response()
 }
 
-/// Whom the request believes to speak to; empty if it does not say.
+/// Whom the request believes to speak to; empty if it does not say, or says it twice.
 fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> &'r str {
-    let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    let mut all = headers.get_all(header::HOST).iter();
+    let named = all.next().filter(|_| all.next().is_none());
+    let named = named.map(|host| host.to_str().unwrap_or_default());
     uri.authority().map(|authority| authority.as_str()).or(named).unwrap_or_default()
 }
 

@@ -8,6 +8,7 @@
 //! | `api` | what can be asked for |
 //! | `page` | the dashboard |
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,17 +19,22 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task;
 
 use crate::config::{ADMIN_DEFAULT, ServerConfig};
 use crate::server::{Core, StartError, join};
+use crate::stats::Stats;
 
 mod api;
 mod guard;
 mod page;
 
-/// Connections at once; more are closed.
+/// Connections at once. With one more the oldest is closed: whoever opens many and asks nothing
+/// keeps nobody else out.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: i32 = 1024;
 /// How long a request's head may take to come; also how long a connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one connection may last: longer than a scrape's interval gains nothing.
@@ -70,6 +76,8 @@ pub(crate) fn bind(config: &ServerConfig) -> Result<Option<Bound>, StartError> {
     }
     let taken = |source: &std::io::Error| source.kind() == std::io::ErrorKind::AddrInUse;
     match TcpListener::bind(addr).and_then(|listener| {
+        // More than 128, or who comes after a burst waits a second for its next attempt.
+        rustix::net::listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
         Ok(Bound { listener, addr })
@@ -120,8 +128,9 @@ async fn accept(
     listener: tokio::net::TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let router = guard::guarded(api::routes(&core), &core);
+    // The oldest first.
+    let mut open = VecDeque::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -131,21 +140,56 @@ async fn accept(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            core.stats.admin_refused.add(1);
-            continue;
-        };
-        let (core, router, stop) = (Arc::clone(&core), router.clone(), stop.clone());
-        tokio::spawn(async move {
-            core.stats.admin_connections.add(1);
+        make_room(&mut open, &core.stats).await;
+        let counted = Counted::new(&core.stats);
+        let (router, stop) = (router.clone(), stop.clone());
+        open.push_back(task::spawn(async move {
+            let _counted = counted;
             serve(stream, router, stop).await;
-            core.stats.admin_connections.sub(1);
-            drop(permit);
-        });
+        }));
     }
     // What is being answered may end; the longest that this waits is bounded.
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
-    let _in_time = tokio::time::timeout(FAREWELL, permits.acquire_many(all)).await;
+    let all = async {
+        for connection in open {
+            let _over = connection.await;
+        }
+    };
+    let _in_time = tokio::time::timeout(FAREWELL, all).await;
+}
+
+/// Leaves room for one more.
+async fn make_room(open: &mut VecDeque<task::JoinHandle<()>>, stats: &Stats) {
+    if open.len() < CONNECTIONS_MAX {
+        return;
+    }
+    open.retain(|connection| !connection.is_finished());
+    // Who came just now has sent its request, and is answered before another one's turn.
+    task::yield_now().await;
+    while open.len() >= CONNECTIONS_MAX
+        && let Some(oldest) = open.pop_front()
+    {
+        if !oldest.is_finished() {
+            stats.admin_displaced.add(1);
+            oldest.abort();
+        }
+        let _over = oldest.await;
+    }
+}
+
+/// Counts a connection until it is dropped.
+struct Counted(Arc<Stats>);
+
+impl Counted {
+    fn new(stats: &Arc<Stats>) -> Self {
+        stats.admin_connections.add(1);
+        Self(Arc::clone(stats))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.admin_connections.sub(1);
+    }
 }
 
 /// One connection, from its first byte to its end.

@@ -218,6 +218,7 @@ impl FileConfig {
             rdma_mtu: mtu.unwrap_or(default.rdma_mtu),
             admin: admin(self.admin),
             admin_token: token("admin_token_file", self.admin_token_file.as_deref())?,
+            own_process: true,
             slow_request_ms: self.slow_request_ms.unwrap_or(default.slow_request_ms),
             token: token("token_file", self.token_file.as_deref())?,
             tenants: tenants.collect::<Result<_, _>>()?,

@@ -50,6 +50,10 @@ pub struct ServerConfig {
     pub admin: Option<String>,
     /// What who asks at the admin port must know; required where other hosts can reach it.
     pub admin_token: Option<Token>,
+    /// Whether the process is the server's own, as the daemon's is: then its CPU time, memory and
+    /// descriptors are shown. Else they are those of the program that embeds the server, and only
+    /// the CPU time of the server's threads is.
+    pub own_process: bool,
     /// Requests that take longer than this to be served are logged; 0 = none.
     pub slow_request_ms: u64,
     /// What a client of the default tenant must know; `None` lets everybody in.
@@ -122,6 +126,7 @@ impl Default for ServerConfig {
             rdma_mtu: verbs::PathMtu::AUTO,
             admin: None,
             admin_token: None,
+            own_process: false,
             slow_request_ms: 100,
             token: None,
             tenants: Vec::new(),

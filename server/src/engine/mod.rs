@@ -33,7 +33,7 @@ mod room;
 mod shrink;
 mod split;
 mod spot;
-mod status;
+pub(crate) mod status;
 mod table;
 mod tables;
 

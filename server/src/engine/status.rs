@@ -8,6 +8,9 @@ use super::order::Order;
 use super::table::Table;
 use super::{Budget, Engine};
 
+/// How often memory is looked at anew, at most, since a region came or went meanwhile.
+pub(crate) const LOOKS_MAX: usize = 8;
+
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
 /// `meta_bytes` + `free_bytes` + `retired_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -85,12 +88,21 @@ impl MemoryStatus {
 }
 
 impl Engine {
-    /// Where the memory is, at about one moment.
+    /// Where the memory is, at about one moment. The sums hold whatever happens meanwhile.
     #[must_use]
     pub fn memory_status(&self) -> MemoryStatus {
         let pool = &self.shared.pool;
-        let (regions, region_bytes, retired_bytes) = pool.regions();
-        let totals = pool.totals();
+        let (mut before, mut totals) = (pool.regions(), pool.totals());
+        let mut unmade_bytes = pool.unmade_bytes();
+        // A region that comes or goes meanwhile would be missing in one of them.
+        for _ in 0..LOOKS_MAX {
+            let now = pool.regions();
+            if now == before {
+                break;
+            }
+            (before, totals, unmade_bytes) = (now, pool.totals(), pool.unmade_bytes());
+        }
+        let (regions, region_bytes, retired_bytes) = before;
         let (huge_bytes, huge_refused_bytes) = pool.huge_bytes();
         let tables = self.by_id.load_full();
         let rest: usize =
@@ -98,7 +110,9 @@ impl Engine {
         let private_of = |table: &Arc<Table>| table.index.private_bytes() + table.heat.len_bytes();
         let private: usize = tables.iter().map(private_of).sum();
         let order_of = |table: &Arc<Table>| table.order.as_ref().map_or(0, Order::used_bytes);
-        let unmade_bytes = pool.unmade_bytes();
+        let log_dead_bytes = totals.log.saturating_sub(totals.live + rest as u64);
+        let order_bytes: u64 = tables.iter().map(order_of).sum();
+        let index_bytes = self.shared.meta.used_bytes() as u64;
         MemoryStatus {
             limit_bytes: (region_bytes + retired_bytes + unmade_bytes) as u64,
             regions,
@@ -107,11 +121,11 @@ impl Engine {
             catalog_bytes: self.shared.catalog.memory().len_bytes() as u64,
             log_bytes: totals.log,
             log_live_bytes: totals.live,
-            log_dead_bytes: totals.log.saturating_sub(totals.live + rest as u64),
-            log_free_bytes: rest as u64,
+            log_dead_bytes,
+            log_free_bytes: totals.log.saturating_sub(totals.live + log_dead_bytes),
             meta_bytes: totals.meta,
-            order_bytes: tables.iter().map(order_of).sum(),
-            index_bytes: self.shared.meta.used_bytes() as u64,
+            order_bytes,
+            index_bytes: index_bytes.min(totals.meta.saturating_sub(order_bytes)),
             quarantined_bytes: self.shared.epochs.index_bytes() as u64,
             free_bytes: totals.free + unmade_bytes as u64,
             unmade_bytes: unmade_bytes as u64,

@@ -195,21 +195,31 @@ impl Engine {
         tables.iter().map(|table| table.status(log(table.id()))).collect()
     }
 
+    /// Bytes that were written for clients, in tables that are gone too: it never goes back.
+    pub(super) fn written_bytes(&self) -> u64 {
+        // A table is among these or among those before.
+        let tables = self.tables.lock();
+        let now: u64 = tables.by_name.values().map(|table| table.log.appended_bytes()).sum();
+        now + self.shared.cleaner.counts.written_before_bytes.load(Ordering::Relaxed)
+    }
+
     /// Removes a table. Its log is free at once; what `holders`, the sessions that know the table,
     /// may still look at stays until [`Self::reclaim`].
     ///
     /// # Errors
     /// `NoSuchTable`.
     pub fn drop_table(&self, name: &str, holders: Vec<u64>) -> Result<(), RpcError> {
-        let table = {
+        let (table, written_bytes) = {
             let mut tables = self.tables.lock();
             let table = tables.get(name)?.clone();
             tables.by_name.remove(name);
             self.list_by_id(&tables);
-            table
+            let written_bytes = table.log.appended_bytes();
+            count(&self.shared.cleaner.counts.written_before_bytes, written_bytes);
+            (table, written_bytes)
         };
         self.shared.catalog.clear_table(table.index.record);
-        table.end();
+        table.end(written_bytes);
         if let Some(order) = &table.order {
             order.end(&table.shared, &table.account);
         }
@@ -236,13 +246,15 @@ impl Engine {
 }
 
 impl Table {
-    /// No operation begins any more, no miss can be proven, no entry is live, the log is free.
-    fn end(&self) {
+    /// No operation begins any more, no miss can be proven, no entry is live, the log is free. So
+    /// much of what was written is counted among what was written before.
+    fn end(&self, counted_bytes: u64) {
         self.dropped.store(true, Ordering::Release);
         self.index.segments().for_each(|segment| self.end_segment(segment));
         self.log.close(&self.shared.pool, &self.account);
         self.kept.close(&self.shared.pool, &self.account);
-        count(&self.shared.cleaner.counts.written_before_bytes, self.log.appended_bytes());
+        let uncounted_bytes = self.log.appended_bytes() - counted_bytes;
+        count(&self.shared.cleaner.counts.written_before_bytes, uncounted_bytes);
     }
 
     fn end_segment(&self, segment: &Segment) {

@@ -1,4 +1,5 @@
-//! What the kernel counts of this process, from /proc; nothing where it does not say.
+//! What the kernel counts of this process, from /proc; nothing where it does not say. Of a program
+//! that embeds a server only what the server's threads take.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 /// Threads by what they do: the first name that a thread's name begins with.
-const ROLES: [(&str, &str); 12] = [
+const ROLES: [(&str, &str); 10] = [
     ("poll-shm", "poll_shm"),
     ("poll-verbs", "poll_verbs"),
     ("poll-tcp", "poll_tcp"),
@@ -18,10 +19,11 @@ const ROLES: [(&str, &str); 12] = [
     ("huge-pages", "huge_pages"),
     ("shm-listener", "shm_listener"),
     ("verbs-", "verbs_events"),
-    // The program's first thread.
-    ("onesided-server", "main"),
-    ("", "other"),
 ];
+/// The daemon's first thread, and its role.
+const MAIN: (&str, &str) = ("onesided-server", "main");
+/// Threads of nobody that is known.
+const OTHER: &str = "other";
 
 /// What there is to know of the process.
 #[derive(Clone, Default, Debug)]
@@ -38,8 +40,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn now(threads: &mut Threads) -> Self {
-        let mut process = Self { roles: threads.cpu_ns(), ..Self::default() };
+    /// `own`: it is the server's own.
+    pub(crate) fn now(threads: &mut Threads, own: bool) -> Self {
+        let mut process = Self { roles: threads.cpu_ns(own), ..Self::default() };
+        if !own {
+            return process;
+        }
         process.open_fds = open_fds();
         process.max_fds = getrlimit(Resource::Nofile).current;
         let _without = process.read_stat();
@@ -86,7 +92,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    fn cpu_ns(&mut self) -> BTreeMap<&'static str, u64> {
+    /// Of all threads of the process, or of the server's alone.
+    pub(crate) fn cpu_ns(&mut self, own: bool) -> BTreeMap<&'static str, u64> {
         let mut seen = BTreeMap::new();
         let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         for task in tasks {
@@ -95,7 +102,9 @@ impl Threads {
                 seen.insert(id, thread);
             }
         }
-        self.update(seen)
+        let mut roles = self.update(seen);
+        roles.retain(|role, _| own || ![MAIN.1, OTHER].contains(role));
+        roles
     }
 
     fn update(&mut self, seen: BTreeMap<u32, Thread>) -> BTreeMap<&'static str, u64> {
@@ -127,8 +136,8 @@ impl Thread {
 }
 
 fn role(name: &str) -> &'static str {
-    let known = ROLES.iter().find(|(start, _)| name.starts_with(start));
-    known.map_or("other", |(_, role)| role)
+    let known = ROLES.iter().chain([&MAIN]).find(|(start, _)| name.starts_with(start));
+    known.map_or(OTHER, |(_, role)| role)
 }
 
 /// Exact, where the kernel was built with it.
@@ -165,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_process_and_its_threads_are_found() {
-        let process = Process::now(&mut Threads::default());
+        let process = Process::now(&mut Threads::default(), true);
         assert!(process.resident_bytes > Some(0) && process.virtual_bytes > Some(0));
         assert!(process.threads > Some(0) && process.open_fds > Some(2));
         assert!(process.start_unix_s > Some(1e9) && process.cpu_s.is_some());
@@ -175,5 +184,23 @@ mod tests {
             ["poll_verbs", "control", "other"]
         );
         assert_eq!(role("control-blocki"), "control_blocking", "names are cut after 15 bytes");
+    }
+
+    #[test]
+    fn of_a_program_that_embeds_a_server_nothing_is_told() {
+        let (named, seen) = std::sync::mpsc::channel();
+        let poller = std::thread::Builder::new().name("poll-shm".to_owned());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let poller = poller.spawn(move || {
+            named.send(()).expect("somebody waits");
+            // Until the other end is dropped.
+            ended.recv().expect_err("nothing is sent");
+        });
+        seen.recv().expect("it runs");
+        let process = Process::now(&mut Threads::default(), false);
+        drop(end);
+        poller.expect("started").join().expect("ends");
+        assert_eq!(process.roles.keys().collect::<Vec<_>>(), [&"poll_shm"]);
+        assert_eq!((process.cpu_s, process.resident_bytes, process.open_fds), (None, None, None));
     }
 }

@@ -1,5 +1,6 @@
 //! What the metrics are read from, once for each answer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use onesided_protocol::control::{ReadCounts, TableStatus};
@@ -20,6 +21,13 @@ pub(crate) struct Metrics {
     pub(crate) labels: Labels,
     pub(crate) reported: Reported,
     threads: Mutex<Threads>,
+}
+
+impl Metrics {
+    /// CPU time of the server's threads, in ns, by role; of all threads of a process of its own.
+    pub(crate) fn cpu_ns(&self, own_process: bool) -> BTreeMap<&'static str, u64> {
+        self.threads.lock().cpu_ns(own_process)
+    }
 }
 
 /// A table, or all those together that have no label of their own.
@@ -56,6 +64,7 @@ pub(crate) struct Snapshot {
     pub(crate) credits: u32,
     pub(crate) tenants: usize,
     pub(crate) uptime_ms: u64,
+    pub(crate) start_unix_s: f64,
 }
 
 impl Snapshot {
@@ -70,7 +79,7 @@ impl Snapshot {
             tables: with_labels(&metrics.labels, all_tables),
             tables_count,
             reported: reported(metrics),
-            process: Process::now(&mut metrics.threads.lock()),
+            process: Process::now(&mut metrics.threads.lock(), core.config.own_process),
             fabrics: core.fabrics_now(),
             figures: core.rdma.figures(),
             sessions: core.sessions.len(),
@@ -78,6 +87,7 @@ impl Snapshot {
             credits: core.config.credits,
             tenants: core.tenants.names().len(),
             uptime_ms: core.uptime_ms(),
+            start_unix_s: core.start_unix_s(),
         }
     }
 

@@ -56,8 +56,8 @@ function showNow(now, metrics) {
 
 const USES = [["log_live", "live entries"], ["log_dead", "dead entries"],
   ["log_free", "rests of segments"], ["index", "index"],
-  ["index_held", "index of dropped tables"], ["index_spare", "spare for the index"],
-  ["free", "free"]];
+  ["index_held", "index of dropped tables"], ["order", "keys of ordered tables"],
+  ["index_spare", "spare for the index"], ["retired", "regions going back"], ["free", "free"]];
 
 function showMemory(metrics) {
   const limit = sum(metrics, "onesided_memory_limit_bytes") || 1;

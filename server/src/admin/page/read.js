@@ -97,11 +97,11 @@ function moment(metrics, at) {
     foundGets: hits + gets("ok"), allGets: hits + misses + gets("ok") + gets("miss"),
     reads: sum(metrics, "onesided_client_reported_reads_total"),
     readBytes: sum(metrics, "onesided_client_reported_read_bytes_total"),
-    cpu: sum(metrics, "process_cpu_seconds_total"),
+    cpu: sum(metrics, "onesided_thread_cpu_seconds_total"),
     polling: rows(metrics, "onesided_thread_cpu_seconds_total")
       .filter((row) => row.labels.role.startsWith("poll_")).reduce((s, r) => s + r.value, 0),
     getTimes: buckets(metrics, GET_TIME), rpcTimes: buckets(metrics, RPC_TIME),
-    started: sum(metrics, "process_start_time_seconds"),
+    started: sum(metrics, "onesided_start_time_seconds"),
   };
 }
 

@@ -82,10 +82,8 @@ impl Engine {
     pub(in crate::engine) fn cleaning_status(&self) -> CleaningStatus {
         let counts = &self.shared.cleaner.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let tables = self.by_id.load_full();
-        let written: u64 = tables.iter().map(|table| table.log.appended_bytes()).sum();
         CleaningStatus {
-            written_bytes: written + count(&counts.written_before_bytes),
+            written_bytes: self.written_bytes(),
             moved_bytes: count(&counts.moved_bytes),
             moved_entries: count(&counts.moved_entries),
             expired_entries: count(&counts.expired),

@@ -34,7 +34,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory by use; together it is onesided_memory_limit_bytes. log_live: entries; log_dead: \
          overwritten, deleted or expired ones; log_free: rests of segments; index; index_held: of \
          dropped tables, until sessions have ended; order: keys of ordered tables; index_spare: \
-         taken and not used yet; free.",
+         taken and not used yet; retired: \
+         regions that go back to the system once no session can look at them; free.",
         &["use"],
         |s, rows| {
             let m = &s.memory;
@@ -46,15 +47,21 @@ pub(super) const METRICS: &[Metric] = &[
                 ("index_held", m.quarantined_bytes),
                 ("order", m.order_bytes),
                 ("index_spare", m.meta_bytes.saturating_sub(m.index_bytes + m.order_bytes)),
+                ("retired", m.retired_bytes),
                 ("free", m.free_bytes),
             ] {
                 rows.put(&[usage], bytes as f64);
             }
         },
     ),
-    gauge("onesided_memory_regions", "Regions made so far, catalogs included.", &[], |s, rows| {
-        rows.count(s.memory.regions.into());
-    }),
+    gauge(
+        "onesided_memory_regions",
+        "Regions that there are, catalogs included.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.regions.into());
+        },
+    ),
     gauge(
         "onesided_memory_region_bytes",
         "Length of the regions, without the catalogs.",
@@ -187,7 +194,7 @@ pub(super) const METRICS: &[Metric] = &[
     }),
     gauge(
         "onesided_table_index_bytes",
-        "Bytes of index segments and directory.",
+        "Bytes of index segments and directory, and of what keeps keys in order.",
         OF_TABLE,
         |s, rows| {
             each(s, rows, |table| table.status.index_bytes);

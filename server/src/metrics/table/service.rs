@@ -271,9 +271,19 @@ pub(super) const METRICS: &[Metric] = &[
         rows.count(s.stats.admin_connections.get());
     }),
     counter(
-        "onesided_admin_connections_refused_total",
-        "Connections to the admin port that were closed at once: too many.",
+        "onesided_admin_connections_displaced_total",
+        "Connections to the admin port that were closed since others came: there is room for 64.",
         &[],
-        |s, rows| rows.count(s.stats.admin_refused.get()),
+        |s, rows| rows.count(s.stats.admin_displaced.get()),
+    ),
+    counter(
+        "onesided_admin_requests_refused_total",
+        "Requests to the admin port that were refused. Reason token: without it, or with another; \
+         host: under a name that is not this host's, as a page that pretends to be it would.",
+        &["reason"],
+        |s, rows| {
+            rows.put(&["token"], s.stats.admin_without_token.get() as f64);
+            rows.put(&["host"], s.stats.admin_of_foreign_name.get() as f64);
+        },
     ),
 ];

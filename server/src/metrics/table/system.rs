@@ -17,16 +17,24 @@ pub(super) const METRICS: &[Metric] = &[
     gauge("onesided_uptime_seconds", "Time since the server started.", &[], |s, rows| {
         rows.one(s.uptime_ms as f64 / 1e3);
     }),
+    gauge(
+        "onesided_start_time_seconds",
+        "Unix time at which the server started: another one after a restart.",
+        &[],
+        |s, rows| rows.one(s.start_unix_s),
+    ),
     counter(
         "onesided_thread_cpu_seconds_total",
         "CPU time by what threads do: poll_* serve requests of one fabric, control and \
-         control_blocking sessions and tables, cleaner moves entries together, admin answers this.",
+         control_blocking sessions and tables, cleaner moves entries together, admin answers this. \
+         Of a program that embeds servers their threads alone, of all of them together.",
         &["role"],
         |s, rows| s.process.roles.iter().for_each(|(role, ns)| rows.put(&[role], seconds(*ns))),
     ),
     counter(
         "process_cpu_seconds_total",
-        "CPU time of the process, in user and in system mode.",
+        "CPU time of the process, in user and in system mode. Metrics named process are not there \
+         where a program embeds the server.",
         &[],
         |s, rows| s.process.cpu_s.into_iter().for_each(|value| rows.one(value)),
     ),
