@@ -56,7 +56,7 @@ fn write(engine: &Engine, stop: &AtomicBool) {
         n += 1;
         let key = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         put(&default, key % 3000, 100 + (key % 700) as usize, Ttl::Never);
-        put(&default, 1 << 40 | key % 1000, 200, Ttl::Seconds(1));
+        put(&default, (1 << 40) | (key % 1000), 200, Ttl::Seconds(1));
         put(&cache, key, 300, Ttl::Never);
         put(&order, key % 2000, 50, Ttl::Never);
         if n.is_multiple_of(5) {
