@@ -17,6 +17,7 @@
 //! This crate knows no opcodes, tables or keys. All unsafe code of the project is in here, in
 //! [`mem`] and below `verbs/ffi`.
 
+pub mod atomics;
 pub mod buffer;
 mod crowded;
 pub mod endpoint;
@@ -30,6 +31,7 @@ pub mod tcp;
 pub mod verbs;
 pub mod work;
 
+pub use atomics::{Atomics, AtomicsError, CpuAtomics, Word};
 pub use buffer::{Buffer, BufferPool, Parking, ParkingUsage, PoolUsage};
 pub use crowded::Crowded;
 pub use endpoint::{

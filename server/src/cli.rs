@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::config::file::{self, FileConfig, LogFormat, Settings};
-use crate::config::{Cleaning, HugePages};
+use crate::config::{CasOver, Cleaning, HugePages};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +55,12 @@ pub struct Cli {
     /// The table `default` is a cache: when memory is full, what is used least makes room
     #[arg(long)]
     evict: bool,
+
+    /// Over which fabric clients change counters, and entries of tables with update=cas,
+    /// themselves; over others the server does it for them. `auto` is shm if it is among the
+    /// fabrics, else verbs [default: auto]
+    #[arg(long, value_name = "FABRIC")]
+    cas_over: Option<CasOver>,
 
     /// File with the token that clients must know. Without one whoever reaches the port may read
     /// and write everything (of the default tenant, if the file has more)
@@ -179,6 +185,7 @@ impl Cli {
             rdma: self.rdma,
             rdma_device: self.rdma_device,
             rdma_mtu: self.rdma_mtu,
+            cas_over: self.cas_over,
             token_file: self.token_file,
             admin: self.admin,
             admin_token_file: self.admin_token_file,

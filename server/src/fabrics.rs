@@ -15,7 +15,7 @@ use onesided_protocol::limits::{
 use crate::config::{ServerConfig, fabric_name};
 use crate::rdma::{Started, is_wanted};
 use crate::server::StartError;
-use crate::session::Gate;
+use crate::session::{FabricGate, Gate};
 
 /// A message must hold the longest key; longer values travel through staging memory.
 const ONE_SIDED_MESSAGE_BYTES: usize = KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
@@ -99,7 +99,7 @@ impl Fabrics {
             loads_allowed: config.staging_loads,
         };
         let name = format!("onesided-{}-{}", std::process::id(), addr.port());
-        let admission = Arc::clone(gate);
+        let admission = of_fabric(config, gate, FabricName::Shm);
         let (listener, queue) = shm::Listener::start(&name, limits, admission)?;
         let blob = listener.blob();
         self.shm = Some(listener);
@@ -122,6 +122,12 @@ impl Fabrics {
     }
 }
 
+/// What a fabric asks before it shows memory to a peer.
+fn of_fabric(config: &ServerConfig, gate: &Arc<Gate>, fabric: FabricName) -> Arc<FabricGate> {
+    let updates = config.updates_over() == Some(fabric);
+    Arc::new(FabricGate { gate: Arc::clone(gate), updates })
+}
+
 /// Listens for RDMA connections, at the number that TCP has in its own space of ports, with a
 /// protection domain for each tenant.
 pub(crate) fn start_verbs(
@@ -138,7 +144,7 @@ pub(crate) fn start_verbs(
         path_mtu: config.rdma_mtu,
         ..verbs::Limits::default()
     };
-    let admission = Arc::clone(gate);
+    let admission = of_fabric(config, gate, FabricName::Verbs);
     let (device, tenants) = (&config.rdma_device, config.all_tenants().len());
     Ok(verbs::Listener::start_domains(device, addr.port(), limits, admission, tenants)?)
 }

@@ -233,6 +233,7 @@ fn log_start(server: &Server, settings: &Settings, source: &str) {
         admin = server.admin_addr().map_or("off".to_owned(), |addr| addr.to_string()),
         fabrics = fabrics.join(","),
         rdma = %config.rdma,
+        cas_over = config.updates_over().map_or("none", fabric_name),
         memory = format_size(config.memory_bytes as u64),
         tables = tables.join(" "),
         tenants = server.tenants().join(" "),

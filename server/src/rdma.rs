@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{CompletionQueue, FabricKind, Rdma as Policy, verbs};
+use onesided_fabric::verbs::{Atomicity, LoopbackAtomics};
+use onesided_fabric::{Atomics, CompletionQueue, CpuAtomics, FabricKind, Rdma as Policy, verbs};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::FABRIC_BLOB_MAX_BYTES;
 use parking_lot::Mutex;
@@ -40,6 +41,8 @@ struct State {
     next_try: Option<Instant>,
     pause: Duration,
     stopped: bool,
+    /// Clients over it change words themselves, and the server does so through the device.
+    updates: bool,
 }
 
 struct Live {
@@ -53,6 +56,31 @@ struct Live {
 impl Live {
     fn new((listener, queues): Started) -> Self {
         Self { listener, queues, stopping: Arc::default(), threads: Vec::new() }
+    }
+
+    /// Lets the server change words that clients change as its clients over this device do. `false`:
+    /// they do not.
+    fn change_words(&self, core: &Core) -> bool {
+        if core.config.updates_over() != Some(FabricName::Verbs) {
+            return false;
+        }
+        let atomics: Arc<dyn Atomics> = match self.listener.atomicity() {
+            Atomicity::None => {
+                tracing::warn!("the RDMA device has no atomics: clients change nothing themselves");
+                return false;
+            }
+            Atomicity::Global => Arc::new(CpuAtomics),
+            Atomicity::Device => match LoopbackAtomics::start(self.listener.choice()) {
+                Ok(atomics) => Arc::new(atomics),
+                Err(error) => {
+                    tracing::error!(%error, "clients change nothing themselves");
+                    return false;
+                }
+            },
+        };
+        tracing::info!(?atomics, "clients change counters and cas tables over verbs");
+        core.tenants.engines().for_each(|engine| engine.set_atomics(Arc::clone(&atomics)));
+        true
     }
 
     fn poll(&mut self, core: &Core) -> io::Result<()> {
@@ -87,9 +115,26 @@ impl Rdma {
         Self { addr, state: Mutex::new(state) }
     }
 
-    /// Polls the queue of the listener that it began with.
+    /// Polls the queue of the listener that it began with, before clients come.
     pub(crate) fn run(&self, core: &Core) -> io::Result<()> {
-        self.state.lock().live.as_mut().map_or(Ok(()), |live| live.poll(core))
+        let mut state = self.state.lock();
+        let State { live, updates, .. } = &mut *state;
+        let Some(live) = live else { return Ok(()) };
+        *updates = live.change_words(core);
+        live.poll(core)
+    }
+
+    /// Whether clients over it may change words themselves now.
+    pub(crate) fn updates(&self) -> bool {
+        self.state.lock().updates
+    }
+
+    /// The device, if there is one that clients could update entries over and it has no atomics.
+    pub(crate) fn lacks_atomics(&self) -> Option<String> {
+        let state = self.state.lock();
+        let listener = &state.live.as_ref()?.listener;
+        let lacks = listener.atomicity() == Atomicity::None;
+        lacks.then(|| listener.choice().device.clone())
     }
 
     /// Where it is, or why it is not there any more; nothing if it never was.
@@ -128,6 +173,7 @@ impl Rdma {
             let mut state = self.state.lock();
             let lost = state.live.take_if(|live| live.listener.is_lost());
             if lost.is_some() {
+                state.updates = false;
                 state.lost = Some(LOST.to_owned());
                 state.pause = PAUSE_MIN;
                 state.next_try = Some(Instant::now() + PAUSE_MIN);
@@ -137,6 +183,11 @@ impl Rdma {
         if let Some(live) = lost {
             tracing::error!("the RDMA device is lost: verbs is not offered until there is one");
             live.stop();
+            // Nobody is left who changes words over it.
+            if core.config.updates_over() == Some(FabricName::Verbs) {
+                let atomics: Arc<dyn Atomics> = Arc::new(CpuAtomics);
+                core.tenants.engines().for_each(|engine| engine.set_atomics(Arc::clone(&atomics)));
+            }
             return;
         }
         match start_verbs(&core.config, &core.gate, self.addr) {
@@ -147,6 +198,7 @@ impl Rdma {
 
     fn begin(&self, core: &Core, started: Started) {
         let mut live = Live::new(started);
+        let updates = live.change_words(core);
         let mut state = self.state.lock();
         if state.stopped || state.live.is_some() {
             drop(state);
@@ -158,7 +210,7 @@ impl Rdma {
             return live.stop();
         }
         tracing::info!("clients can use verbs from now on");
-        *state = State { live: Some(live), pause: PAUSE_MIN, ..State::default() };
+        *state = State { live: Some(live), pause: PAUSE_MIN, updates, ..State::default() };
     }
 
     fn wait_longer(&self, error: &io::Error) {

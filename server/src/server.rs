@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::{BufferPool, CompletionQueue, FabricKind, shm, tcp};
-use onesided_protocol::control::{FabricName, FabricOffer};
+use onesided_protocol::control::{FabricName, FabricOffer, TableOptions, UpdateMode};
+use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
@@ -136,6 +137,31 @@ impl Core {
         all.map(|fabric| (fabric_name(fabric), usable.contains(&fabric))).to_vec()
     }
 
+    /// Over which fabric clients change counters and entries themselves now.
+    pub(crate) fn updates_over(&self) -> Option<FabricName> {
+        let is_there = |fabric: &FabricName| *fabric != FabricName::Verbs || self.rdma.updates();
+        self.config.updates_over().filter(is_there)
+    }
+
+    /// Refuses a table whose entries clients could not update.
+    ///
+    /// # Errors
+    /// `BadOption`.
+    pub(crate) fn check_updates(&self, options: TableOptions) -> Result<(), RpcError> {
+        let over_verbs = self.config.updates_over() == Some(FabricName::Verbs);
+        if options.update == UpdateMode::Cas
+            && over_verbs
+            && let Some(device) = self.rdma.lacks_atomics()
+        {
+            let text = format!(
+                "update=cas: the RDMA device {device} has no atomics, so that clients cannot \
+                 update entries over it: leave the option out, or set cas_over = \"shm\""
+            );
+            return Err(RpcError::new(ErrorCode::BadOption, text));
+        }
+        Ok(())
+    }
+
     /// Whether clients can connect; if not, why.
     pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
         match () {
@@ -159,6 +185,8 @@ impl Core {
         let mut list = self.stats.list(self.sessions.len(), &clients);
         for (fabric, offered) in self.fabrics_now() {
             list.push((format!("fabric_{fabric}_offered"), offered.into()));
+            let updates = self.updates_over().map(fabric_name) == Some(fabric);
+            list.push((format!("fabric_{fabric}_updates"), updates.into()));
         }
         list.extend(
             self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
@@ -242,6 +270,12 @@ impl Server {
         // The tables of the configuration have labels of their own.
         for table in core.tenants.tables() {
             core.metrics.labels.number(&table.tenant, &table.status.name);
+        }
+        for table in &core.config.tables {
+            core.check_updates(table.options).map_err(|error| StartError::Table {
+                name: table.to_string(),
+                reason: error.to_string(),
+            })?;
         }
         let mut running = run(&core, runtime, listener, fabrics).map_err(StartError::Thread)?;
         let admin = admin.map(|bound| bound.serve(&core)).transpose();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use onesided_fabric::Memory;
+use onesided_fabric::{Memory, Rights};
 use onesided_protocol::control::{FabricName, UpdateMode};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
@@ -216,7 +216,11 @@ fn make_engine(
     clock: &Arc<ServerClock>,
 ) -> Result<Arc<Engine>, EngineError> {
     let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
-        Box::new(Memory::shared)
+        // Nobody maps writable what clients change over another fabric.
+        let updates = config.updates_over() == Some(FabricName::Shm);
+        Box::new(move |name, len_bytes, rights| {
+            Memory::shared(name, len_bytes, if updates { rights } else { Rights::ReadOnly })
+        })
     } else {
         Box::new(|_, len_bytes, _| Memory::private(len_bytes))
     };

@@ -1,10 +1,11 @@
 //! The shipped configuration file, and what is refused.
 
 use clap::Parser;
+use onesided_protocol::control::FabricName;
 use onesided_server::ServerConfig;
 use onesided_server::cli::Cli;
 use onesided_server::config::file::{self, FileConfig, LogFormat, Settings};
-use onesided_server::config::{ADMIN_DEFAULT, HugePages};
+use onesided_server::config::{ADMIN_DEFAULT, CasOver, HugePages};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/server.toml");
 
@@ -139,6 +140,9 @@ fn wrong_values_are_named() {
         ("rdma_device = \"mlx5_0:x\"", ["rdma_device: `x`", "NAME[:PORT[:GID_INDEX]]"]),
         ("fabrics = [\"shm\"]\nrdma = \"require\"", ["rdma is require", "fabrics"]),
         ("fabrics = [\"verbs\"]\nrdma = \"never\"", ["rdma is never", "add shm or tcp"]),
+        ("cas_over = \"tcp\"", ["line 1", "verbs"]),
+        ("fabrics = [\"tcp\"]\ncas_over = \"shm\"", ["cas_over is shm", "add it"]),
+        ("rdma = \"never\"\ncas_over = \"verbs\"", ["cas_over is verbs", "rdma forbids"]),
         ("fabrics = []", ["fabrics", "at least one"]),
         ("tables = [\"t:tl=1\"]", ["tl", "did you mean `ttl`?"]),
         ("evict = true\ntables = [\"t\"]", ["evict", "no table `default`"]),
@@ -168,7 +172,7 @@ fn flags_win_over_the_file() {
         "onesided-server --config {} --memory 3GiB --table b:ttl=5 --table c --fabric verbs,tcp \
          --rdma require --rdma-mtu 1024 --token-file {} --log-format json --value-max 1MiB \
          --max-sessions 9 --listen [::1]:0 \
-         --log debug --huge-pages off",
+         --log debug --huge-pages off --cas-over verbs",
         path.display(),
         token.display()
     );
@@ -181,6 +185,7 @@ fn flags_win_over_the_file() {
     assert_eq!((server.spin_us, server.max_sessions, server.value_max_bytes), (7, 9, 1 << 20));
     assert_eq!((server.listen.as_str(), server.fabrics.len()), ("[::1]:0", 2));
     assert!(server.token.is_some());
+    assert_eq!((server.cas_over, server.updates_over()), (CasOver::Verbs, Some(FabricName::Verbs)));
     assert_eq!(server.rdma, onesided_fabric::Rdma::Require);
     assert_eq!(server.rdma_mtu.bytes(), Some(1024));
     assert_eq!((settings.log.as_str(), settings.log_format), ("debug", LogFormat::Json));

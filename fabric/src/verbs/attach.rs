@@ -13,6 +13,7 @@ use super::ffi::keys::lent;
 use super::ffi::pd::Access;
 use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
 use super::limits::INTERNAL_DEPTH;
+use super::loopback::Atomicity;
 use super::regions::describe;
 use super::worker;
 use crate::buffer::Buffer;
@@ -178,9 +179,13 @@ impl Link {
         let note = match granted {
             None => refusal,
             Some((memory, rights)) => {
-                let access = match rights {
-                    Rights::ReadOnly => Access::RemoteRead,
-                    Rights::ReadWrite => Access::RemoteAll,
+                // Set-up: the device may be asked each time.
+                let has_atomics = Atomicity::of(self.core.pd.device());
+                let access = match (rights, has_atomics) {
+                    (Rights::ReadWrite, Ok(Atomicity::Device | Atomicity::Global)) => {
+                        Access::RemoteAll
+                    }
+                    _ => Access::RemoteRead,
                 };
                 self.grant(region, &memory, access).unwrap_or_else(|error| {
                     tracing::error!(%error, ?region, "a region cannot be offered over RDMA");

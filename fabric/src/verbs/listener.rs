@@ -23,6 +23,7 @@ use super::ffi::events::{Affair, DeviceEvent};
 use super::ffi::pd::Pd;
 use super::figures::{Counts, count};
 use super::hello::{Hello, Reason, Rejection};
+use super::loopback::Atomicity;
 use super::mtu::PathMtu;
 use super::queue::Queue;
 use super::setup::{Limits, RETRIES, check_mtu, reads_at_once};
@@ -43,6 +44,7 @@ const PRUNE_AT: usize = 64;
 /// Lets peers in, over one device. Dropping it ends all its connections and joins its thread.
 pub struct Listener {
     choice: Choice,
+    atomicity: Atomicity,
     port: u16,
     hello: Hello,
     path_mtu: PathMtu,
@@ -97,6 +99,7 @@ impl Listener {
         let limits = limits.in_range();
         let (choice, (address, device, port_number)) = find_device(options)?;
         check_mtu(limits.path_mtu, &device, port_number)?;
+        let atomicity = Atomicity::of(&device)?;
         let channel = Channel::new()?;
         // An address that was asked for, with its interface if it is link-local.
         let only = options.address.map(|_| address.addr);
@@ -130,7 +133,7 @@ impl Listener {
             .map_err(system)?;
         let thread = Mutex::new(Some(thread));
         let (hello, path_mtu) = (limits.hello(), limits.path_mtu);
-        let listener = Self { choice, port, hello, path_mtu, stop, thread, watching };
+        let listener = Self { choice, atomicity, port, hello, path_mtu, stop, thread, watching };
         tracing::info!("{listener:?}");
         Ok((listener, queues.into_iter().map(|queue| queue as Arc<dyn CompletionQueue>).collect()))
     }
@@ -139,6 +142,13 @@ impl Listener {
     #[must_use]
     pub fn choice(&self) -> &Choice {
         &self.choice
+    }
+
+    /// What its device's CAS and FAA are atomic with. Without any, peers only READ what they may
+    /// do everything to.
+    #[must_use]
+    pub fn atomicity(&self) -> Atomicity {
+        self.atomicity
     }
 
     /// The connection manager's port, which has nothing to do with those of TCP.

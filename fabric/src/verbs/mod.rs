@@ -17,6 +17,7 @@
 //! | `polled` | data path: one READ by a thread that waits for it |
 //! | `frames` | messages in pieces of a receive buffer, and the fabric's own notes |
 //! | `attach`, `regions` | who may reach which memory: asked and answered over the queue pair |
+//! | `loopback` | atomics on this side's own memory, by the device |
 //! | `worker` | what may block: registering memory, destroying queue pairs |
 //! | `doctor` | what this host has and lacks |
 
@@ -33,6 +34,7 @@ mod frames;
 mod hello;
 mod limits;
 mod listener;
+mod loopback;
 mod mtu;
 mod poll;
 mod polled;
@@ -51,5 +53,6 @@ pub use connect::{ConnectError, ConnectOptions, Connected, check_choice, connect
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;
 pub use listener::Listener;
+pub use loopback::{Atomicity, LoopbackAtomics};
 pub use mtu::PathMtu;
 pub use setup::Limits;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
 use super::{
-    ADMIN_DEFAULT, Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token, parse_fabric,
-    suggest,
+    ADMIN_DEFAULT, CasOver, Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token,
+    parse_fabric, suggest,
 };
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
@@ -32,6 +32,8 @@ pub struct FileConfig {
     pub rdma_device: Option<String>,
     /// `auto`, or bytes: 256, 512, 1024, 2048 or 4096.
     pub rdma_mtu: Option<String>,
+    /// `auto`, `shm` or `verbs`.
+    pub cas_over: Option<CasOver>,
     /// Path; empty = no token.
     pub token_file: Option<String>,
     /// `HOST:PORT`, or `off`.
@@ -164,6 +166,7 @@ impl FileConfig {
             rdma: over.rdma.or(self.rdma),
             rdma_device: over.rdma_device.or(self.rdma_device),
             rdma_mtu: over.rdma_mtu.or(self.rdma_mtu),
+            cas_over: over.cas_over.or(self.cas_over),
             token_file: over.token_file.or(self.token_file),
             admin: over.admin.or(self.admin),
             admin_token_file: over.admin_token_file.or(self.admin_token_file),
@@ -216,6 +219,7 @@ impl FileConfig {
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),
             rdma_mtu: mtu.unwrap_or(default.rdma_mtu),
+            cas_over: self.cas_over.unwrap_or(default.cas_over),
             admin: admin(self.admin),
             admin_token: token("admin_token_file", self.admin_token_file.as_deref())?,
             own_process: true,

@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub rdma_device: verbs::Options,
     /// Longest packets of RDMA connections.
     pub rdma_mtu: verbs::PathMtu,
+    /// Over which fabric clients change counters and entries of tables of mode `cas` themselves.
+    pub cas_over: CasOver,
     /// `HOST:PORT` of the admin port; `None` = none, which is the default for programs that embed a
     /// server. The daemon's is [`ADMIN_DEFAULT`], which may be taken by another server.
     pub admin: Option<String>,
@@ -102,6 +104,20 @@ pub struct ServerConfig {
     pub seed: Option<u64>,
 }
 
+/// A fabric over which clients change words of the server's memory: one at a time, since what
+/// a device does is not atomic with what processors do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum CasOver {
+    /// Shared memory if it is among the fabrics, else verbs.
+    #[default]
+    Auto,
+    /// Shared memory.
+    Shm,
+    /// RDMA.
+    Verbs,
+}
+
 /// Whether to use huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -124,6 +140,7 @@ impl Default for ServerConfig {
             rdma: Rdma::Prefer,
             rdma_device: verbs::Options::default(),
             rdma_mtu: verbs::PathMtu::AUTO,
+            cas_over: CasOver::Auto,
             admin: None,
             admin_token: None,
             own_process: false,
@@ -179,6 +196,12 @@ impl ServerConfig {
         if self.rdma == Rdma::Never && self.fabrics.iter().all(|f| *f == FabricName::Verbs) {
             return Err("rdma is never, but fabrics names nothing else: add shm or tcp".to_owned());
         }
+        if self.cas_over != CasOver::Auto && self.updates_over().is_none() {
+            let name = if self.cas_over == CasOver::Shm { "shm" } else { "verbs" };
+            return Err(format!(
+                "cas_over is {name}, which fabrics does not name, or rdma forbids: add it"
+            ));
+        }
         let (memory, least) = (self.memory_bytes, 2 * self.segment_bytes);
         if memory < least {
             return Err(format!(
@@ -192,6 +215,18 @@ impl ServerConfig {
 }
 
 impl ServerConfig {
+    /// The fabric over which clients change words themselves, if there is one.
+    #[must_use]
+    pub fn updates_over(&self) -> Option<FabricName> {
+        let has_shm = self.fabrics.contains(&FabricName::Shm);
+        let has_verbs = self.fabrics.contains(&FabricName::Verbs) && self.rdma != Rdma::Never;
+        match self.cas_over {
+            CasOver::Auto | CasOver::Shm if has_shm => Some(FabricName::Shm),
+            CasOver::Auto | CasOver::Verbs if has_verbs => Some(FabricName::Verbs),
+            _ => None,
+        }
+    }
+
     /// Names are looked up only when the server starts.
     fn check_admin(&self) -> Result<(), String> {
         let Some(listen) = &self.admin else { return Ok(()) };

@@ -95,8 +95,10 @@ impl Connection {
     }
 
     async fn create(&self, name: String, options: TableOptions) -> ToClient {
+        let core = Arc::clone(&self.core);
         let created = self.know(move |tenant| {
             tenant.may_manage()?;
+            core.check_updates(options)?;
             tracing::info!(table = name, ?tenant, ?options, "creating a table");
             tenant.engine.create_table(&name, options)
         });
@@ -113,7 +115,8 @@ impl Connection {
         self.blocking(move |core| {
             // Not while a table is dropped: see `drop_table`.
             let _no_drop = core.dropping.read();
-            ask(&session.tenant).inspect(|info| session.note_table(info.id))
+            let info = ask(&session.tenant).inspect(|info| session.note_table(info.id))?;
+            Ok(TableInfo { updates_over: core.updates_over(), ..info })
         })
         .await
     }

@@ -191,6 +191,12 @@ impl Pool {
         Spot::new(&self.region(addr.region()).memory, addr.offset_bytes())
     }
 
+    /// The memory that an address that the engine made leads into.
+    #[allow(dead_code, reason = "as of `Words`")]
+    pub(super) fn memory_at(&self, addr: LogAddr) -> &Arc<Memory> {
+        &self.region(addr.region()).memory
+    }
+
     /// The block that the run at `addr` begins with.
     #[inline]
     fn block_of(&self, addr: LogAddr) -> &Block {

@@ -36,6 +36,7 @@ mod spot;
 pub(crate) mod status;
 mod table;
 mod tables;
+mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -67,6 +68,7 @@ use memory::Pool;
 use meta::Meta;
 use shrink::Shrinking;
 use tables::Tables;
+use words::Words;
 
 /// How to size and seed an engine.
 #[derive(Clone, Debug)]
@@ -154,6 +156,7 @@ pub(crate) struct Shared {
     value_max_bytes: usize,
     split_load_percent: u8,
     cleaner: Cleaner,
+    words: Words,
     epochs: Epochs,
     shrink_after_s: u32,
     shrinking: Shrinking,
@@ -206,6 +209,7 @@ impl Engine {
             value_max_bytes: config.value_max_bytes,
             split_load_percent: config.split_load_percent,
             cleaner: Cleaner::new(config.cleaning),
+            words: Words::default(),
             epochs: Epochs::default(),
             shrink_after_s: config.shrink_after_s,
             shrinking: Shrinking::default(),

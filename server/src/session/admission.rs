@@ -29,6 +29,28 @@ impl Admission for Gate {
     }
 }
 
+/// The gate, as one fabric asks at it.
+pub(crate) struct FabricGate {
+    pub(crate) gate: Arc<Gate>,
+    /// Clients over this fabric change words themselves.
+    pub(crate) updates: bool,
+}
+
+impl Admission for FabricGate {
+    fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused> {
+        self.gate.admit(ticket)
+    }
+
+    fn domain(&self, context: u64) -> Option<u32> {
+        self.gate.domain(context)
+    }
+
+    fn region(&self, context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
+        let (memory, rights) = self.gate.region(context, region)?;
+        Some((memory, if self.updates { rights } else { Rights::ReadOnly }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -21,7 +21,7 @@ mod answers;
 mod registry;
 mod ticket;
 
-pub(crate) use admission::Gate;
+pub(crate) use admission::{FabricGate, Gate};
 pub(crate) use answers::{ANSWER_KEPT_MAX_BYTES, Answers, Seen};
 pub(crate) use registry::{Limits, Sessions};
 

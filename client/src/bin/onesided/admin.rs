@@ -168,6 +168,13 @@ pub(crate) fn stats(session: &Session) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// Over which fabric the server lets clients change words themselves.
+fn updates_over(stats: &[(String, u64)]) -> Option<String> {
+    let fabric =
+        |name: &str| Some(name.strip_prefix("fabric_")?.strip_suffix("_updates")?.to_owned());
+    stats.iter().filter(|(_, is)| *is != 0).find_map(|(name, _)| fabric(name))
+}
+
 pub(crate) fn ping(session: &Session, args: &PingArgs) -> Result<Outcome> {
     // The first one finds caches cold and threads asleep.
     session.client.ping()?;
@@ -177,12 +184,14 @@ pub(crate) fn ping(session: &Session, args: &PingArgs) -> Result<Outcome> {
     let (min, median, max) = (times[0], times[times.len() / 2], times[times.len() - 1]);
     let stats = session.client.stats();
     let (fabric, fallback) = (stats.fabric, stats.fallback);
+    let updates_over = updates_over(&session.client.server_stats()?);
     let us = |time: Duration| time.as_nanos() as f64 / 1e3;
     let as_json = || {
         json!({
             "server": session.server,
             "fabric": fabric,
             "fallback": fallback,
+            "updates_over": updates_over,
             "count": args.count,
             "min_us": us(min),
             "median_us": us(median),
@@ -192,12 +201,14 @@ pub(crate) fn ping(session: &Session, args: &PingArgs) -> Result<Outcome> {
     let why = fallback.as_ref().map_or(String::new(), |reasons| format!(" ({reasons})"));
     let as_text = || {
         format!(
-            "{} over {fabric}{why}: {} round trips, min {}, median {}, max {}",
+            "{} over {fabric}{why}: {} round trips, min {}, median {}, max {}; counters and \
+             cas tables {}",
             session.server,
             args.count,
             time(min),
             time(median),
-            time(max)
+            time(max),
+            updates_over.as_ref().map_or("by RPC only".to_owned(), |over| format!("over {over}"))
         )
     };
     output::either(session.json, as_json, as_text)?;

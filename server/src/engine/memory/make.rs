@@ -74,7 +74,10 @@ impl Pool {
         match rights {
             Rights::ReadOnly => {
                 let left_to_bytes = match made_bytes {
-                    _ if self.shares.load(Ordering::Relaxed) => left_bytes / 2,
+                    // Whole segments: the last one is somebody's.
+                    _ if self.shares.load(Ordering::Relaxed) => {
+                        left_bytes / 2 / self.segment_bytes * self.segment_bytes
+                    }
                     0 => part(LEFT_PART),
                     _ => 0,
                 };
