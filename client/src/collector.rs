@@ -45,6 +45,7 @@ const ROWS: [Row; 25] = [
     ("lent_total", "Values that the server READ from the caller's buffers.", |s| s.lent as f64),
     ("reconnects_total", "Connections made after the first was lost.", |s| s.reconnects as f64),
     ("idle_closes_total", "Connections closed since nobody used them.", |s| s.idle_closes as f64),
+    ("access_errors_total", "One-sided requests that were refused.", |s| s.access_errors as f64),
     ("fabric_upgrades_total", "Connections over a better fabric.", |s| s.fabric_upgrades as f64),
     ("buffer_bytes", "Bytes of buffers that are mapped.", |s| s.buffer_bytes as f64),
     ("registered_idle_bytes", "Bytes of registered buffers that wait for use.", |s| {

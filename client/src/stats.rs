@@ -62,6 +62,8 @@ pub enum Counter {
     Staged,
     /// Values that the server READ from buffers of the caller's.
     Lent,
+    /// One-sided requests that were refused: no memory that this client may use was there.
+    AccessErrors,
     /// Connections made after the first one was lost.
     Reconnects,
     /// Connections closed since nobody used them.
@@ -376,6 +378,10 @@ pub struct Stats {
     pub staged: u64,
     /// Values that the server READ from registered buffers of the caller's.
     pub lent: u64,
+    /// One-sided requests that the fabric or the server's device refused: outside its regions, or
+    /// the right was missing. Over verbs each ends the connection. When a server ends this can be;
+    /// otherwise it should not.
+    pub access_errors: u64,
     /// Connections made after the first one was lost.
     pub reconnects: u64,
     /// Connections closed since nobody used them; the next operation makes another one.
@@ -429,6 +435,7 @@ impl Stats {
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),
             lent: sum(Counter::Lent),
+            access_errors: sum(Counter::AccessErrors),
             reconnects: sum(Counter::Reconnects),
             idle_closes: sum(Counter::IdleCloses),
             fabric_upgrades: sum(Counter::FabricUpgrades),

@@ -262,3 +262,58 @@ fn after_a_lost_connection_there_is_a_buffer() {
     assert!(matches!(got, Err(Error::ConnectionLost(_))), "{got:?}");
     assert_eq!((buffer.capacity_bytes(), buffer.len()), (capacity, 0));
 }
+
+/// Over verbs regions are registered before any client asks, and none is longer than the device
+/// takes as one piece; what lies in them is read whole.
+#[test]
+fn regions_are_registered_ahead_and_as_short_as_the_device_takes() {
+    const MAX_BYTES: usize = 4 << 20;
+    const VALUES: usize = 20;
+    let server = Server::start(ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: 64 << 20,
+        fabrics: fabrics(),
+        registration_max_bytes: MAX_BYTES as u64,
+        ..ServerConfig::default()
+    })
+    .expect("the server starts");
+    let engine = server.engine();
+    let info = engine.open_table("default").expect("a table");
+    let table = engine.table(info.id).expect("by id");
+    for n in 0..VALUES {
+        let value = vec![n as u8; 1 << 20];
+        table.put(&[n as u8], &value, onesided::Expect::Any, onesided::Ttl::Never, 0).expect("put");
+    }
+    if one_sided() == FabricChoice::Verbs {
+        let regions: Vec<_> = (0..engine.regions()).filter_map(|id| engine.region(id)).collect();
+        assert!(regions.len() > VALUES / 4, "{} regions", regions.len());
+        let len_bytes = regions.iter().map(|region| region.len_bytes());
+        assert!(len_bytes.clone().all(|bytes| bytes <= MAX_BYTES));
+        let all_bytes = len_bytes.sum::<usize>() as u64;
+        let registered = || {
+            let stats = server.stats();
+            let found = stats.iter().find(|(name, _)| name == "verbs_registered_bytes");
+            found.expect("verbs is there").1
+        };
+        // No client is there: only the server itself can have done it.
+        let begin = std::time::Instant::now();
+        while registered() < all_bytes {
+            assert!(begin.elapsed() < children::LONG, "{} of {all_bytes} bytes", registered());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    let client = connect(builder(server.addr()));
+    let table = client.table("default").expect("the table");
+    let mut buffer = table.buffer(1 << 20);
+    for n in 0..VALUES {
+        let value = table.get([n as u8]).expect("a get").expect("a value");
+        assert!(value.len() == 1 << 20 && value.iter().all(|&byte| byte == n as u8), "{n}");
+        let got;
+        (buffer, got) = table.get_into_registered([n as u8], buffer);
+        assert!(got.expect("a get").is_some() && buffer.iter().all(|&byte| byte == n as u8));
+    }
+    assert_eq!(client.stats().rpc_gets, 0, "from the regions themselves");
+    let longer = table.put("longer", vec![1; MAX_BYTES + 1]);
+    assert_eq!(longer.is_err(), one_sided() == FabricChoice::Verbs, "{longer:?}");
+    assert_eq!(client.stats().access_errors, 0);
+}

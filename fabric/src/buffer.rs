@@ -50,12 +50,26 @@ pub struct PoolUsage {
     /// Chunks mapped so far: each costs a registration when a device uses it. What did not need
     /// one was a hit.
     pub chunks_made: u64,
+    /// Buffers given out so far.
+    pub taken: u64,
+}
+
+impl PoolUsage {
+    /// How many in a thousand buffers needed no new chunk.
+    #[must_use]
+    pub fn hits_per_mille(&self) -> u64 {
+        match self.taken {
+            0 => 1000,
+            taken => taken.saturating_sub(self.chunks_made) * 1000 / taken,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Counters {
     mapped_bytes: AtomicUsize,
     chunks_made: AtomicU64,
+    taken: AtomicU64,
 }
 
 impl Counters {
@@ -95,6 +109,7 @@ impl BufferPool {
     #[inline]
     pub fn get(&self, len_bytes: usize) -> Buffer {
         let Shared { classes, counters } = &*self.shared;
+        counters.taken.fetch_add(1, Ordering::Relaxed);
         let block = match classes.get(class_of(len_bytes)) {
             Some(class) => class.take(counters),
             None => map_alone(len_bytes, counters),
@@ -114,8 +129,9 @@ impl BufferPool {
     /// What it has mapped.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
-        let Counters { mapped_bytes, chunks_made } = &self.shared.counters;
+        let Counters { mapped_bytes, chunks_made, taken } = &self.shared.counters;
         PoolUsage {
+            taken: taken.load(Ordering::Relaxed),
             mapped_bytes: mapped_bytes.load(Ordering::Relaxed),
             chunks_made: chunks_made.load(Ordering::Relaxed),
         }

@@ -142,11 +142,30 @@ pub(crate) fn start_verbs(
         pending_handshakes: config.max_handshakes,
         handshake_timeout_ms: config.handshake_timeout_ms,
         path_mtu: config.rdma_mtu,
+        registration_max_bytes: config.registration_max_bytes,
         ..verbs::Limits::default()
     };
     let admission = of_fabric(config, gate, FabricName::Verbs);
     let (device, tenants) = (&config.rdma_device, config.all_tenants().len());
     Ok(verbs::Listener::start_domains(device, addr.port(), limits, admission, tenants)?)
+}
+
+/// How long regions are: as configured, or what the device takes as one piece, if verbs is wanted
+/// and there is a device.
+pub(crate) fn region_bytes(config: &ServerConfig) -> usize {
+    let asked = match is_wanted(config) {
+        true => verbs::registration_max_bytes(&config.rdma_device).ok(),
+        false => None,
+    };
+    asked.map_or(config.region_bytes, |max_bytes| region_bytes_within(config, max_bytes))
+}
+
+/// In whole segments, at least one.
+fn region_bytes_within(config: &ServerConfig, max_bytes: u64) -> usize {
+    let max_bytes = max_bytes.min(config.registration_max_bytes);
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    let whole = max_bytes / config.segment_bytes * config.segment_bytes;
+    config.region_bytes.min(whole.max(config.segment_bytes))
 }
 
 fn fabric_error(kind: FabricName, source: io::Error) -> StartError {
@@ -196,6 +215,18 @@ mod tests {
         assert!(may_go_without_verbs(&config));
         config.rdma_device = "mlx5_9".parse().expect("a name");
         assert!(!may_go_without_verbs(&config));
+    }
+
+    #[test]
+    fn no_region_is_longer_than_what_the_device_takes() {
+        let config = ServerConfig { segment_bytes: 1 << 20, ..ServerConfig::default() };
+        let within = |max_bytes| region_bytes_within(&config, max_bytes);
+        let (mib, most) = (1 << 20, config.region_bytes);
+        assert_eq!([u64::MAX, most as u64, most as u64 - 1].map(within), [most, most, most - mib]);
+        assert_eq!([7 << 19, 2 << 20, 1 << 20].map(within), [3 * mib, 2 * mib, mib]);
+        assert_eq!(within(1 << 19), mib, "no shorter than a segment: the device will refuse it");
+        let short = ServerConfig { registration_max_bytes: 4 << 20, ..config };
+        assert_eq!(region_bytes_within(&short, u64::MAX), 4 * mib);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`engine`] | tables: index, log, memory |
 //! | [`server`] | assembly, start and stop: [`Server`] |
-//! | `fabrics` | how it can be reached |
+//! | `fabrics`, `rdma` | how it can be reached |
+//! | `registrar` | memory that RDMA devices know before clients ask |
 //! | [`config`], [`cli`] | what the server is told |
 //! | `control` | the control port |
 //! | `admin` | the admin port |
@@ -28,6 +29,7 @@ mod fabrics;
 pub mod metrics;
 mod poller;
 mod rdma;
+mod registrar;
 mod reload;
 mod rpc;
 pub mod server;

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::config::ServerConfig;
 use crate::fabrics::{is_final, start_verbs};
+use crate::registrar;
 use crate::server::{Core, join, start_poller};
 
 /// Pause before the first attempt to have verbs (again); doubled after each.
@@ -46,16 +47,20 @@ struct State {
 }
 
 struct Live {
-    listener: verbs::Listener,
+    listener: Arc<verbs::Listener>,
     queues: Vec<Arc<dyn CompletionQueue>>,
     stopping: Arc<AtomicBool>,
     /// One for each queue.
     threads: Vec<JoinHandle<()>>,
+    /// Registers regions as they are made.
+    registrar: Option<JoinHandle<()>>,
 }
 
 impl Live {
     fn new((listener, queues): Started) -> Self {
-        Self { listener, queues, stopping: Arc::default(), threads: Vec::new() }
+        let listener = Arc::new(listener);
+        let stopping = Arc::default();
+        Self { listener, queues, stopping, threads: Vec::new(), registrar: None }
     }
 
     /// Lets the server change words that clients change as its clients over this device do. `false`:
@@ -89,6 +94,9 @@ impl Live {
             let (cq, stopping) = (Arc::clone(cq), Arc::clone(&self.stopping));
             self.threads.push(start_poller(core, FabricKind::Verbs, cq, fetch_bytes, stopping)?);
         }
+        let engines = core.tenants.engines().cloned().collect();
+        let (listener, stopping) = (Arc::clone(&self.listener), Arc::clone(&self.stopping));
+        self.registrar = Some(registrar::start(listener, engines, stopping)?);
         Ok(())
     }
 
@@ -96,6 +104,10 @@ impl Live {
         self.stopping.store(true, Ordering::Release);
         self.queues.iter().for_each(|cq| cq.wake());
         self.threads.into_iter().for_each(|thread| join(thread, "poller"));
+        if let Some(registrar) = self.registrar {
+            registrar.thread().unpark();
+            join(registrar, "thread that registers regions");
+        }
         self.listener.stop();
     }
 }

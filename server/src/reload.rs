@@ -62,6 +62,7 @@ fn needs_restart(old: &ServerConfig, new: &ServerConfig) -> Vec<&'static str> {
         region_bytes: _,
         segment_bytes: _,
         split_load_percent: _,
+        registration_max_bytes: _,
         seed: _,
     } = new;
     let limits = |config: &ServerConfig| {

@@ -19,7 +19,7 @@ use crate::clock::ServerClock;
 use crate::config::{ServerConfig, Token, fabric_name};
 use crate::control;
 use crate::engine::{Engine, EngineError, MemoryStatus};
-use crate::fabrics::{Fabrics, staging_bytes};
+use crate::fabrics::{Fabrics, region_bytes, staging_bytes};
 use crate::metrics::render;
 use crate::metrics::snapshot::{Metrics, Snapshot};
 use crate::poller::Poller;
@@ -231,8 +231,10 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`] says what could not be had and what to do.
-    pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+    pub fn start(mut config: ServerConfig) -> Result<Self, StartError> {
         config.check().map_err(StartError::Config)?;
+        // No object lies across two pieces that a device knows: a region is one piece.
+        config.region_bytes = region_bytes(&config);
         raise_descriptor_limit();
         let runtime = runtime().map_err(StartError::Thread)?;
         let listener = listen(&runtime, &config.listen)?;

@@ -33,7 +33,7 @@ begin_load() {
     shift
     rm -f "/tmp/load.$name".*
     $load_as env FAULT_LOAD="$name" FAULT_UNTIL="/tmp/load.$name.over" ONESIDED_TEST_SERVER=10.77.0.1:7411 \
-        "$@" "$BIN/onesided/faults" --exact load_of_the_environment --nocapture \
+        "$@" "$TESTS/onesided/faults" --exact load_of_the_environment --nocapture \
         >"/tmp/load.$name.out" 2>"/tmp/load.$name.err" &
     load_pids[$name]=$!
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::{
     AccessError, AttachError, Buffer, BufferPool, Caps, Completion, CompletionQueue, Crowded,
-    Endpoint, FabricKind, Loads, Memory, Outcome, Parking, Wait,
+    Endpoint, FabricKind, Loads, Memory, Outcome, Parking, Wait, WorkError,
 };
 use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use super::time::Ticker;
 use crate::error::Error;
 use crate::options::Options;
 use crate::read::CacheBudget;
-use crate::stats::ClientStats;
+use crate::stats::{ClientStats, Counter};
 
 /// Operations that may be pending at once, READs included, beside the RPCs that have credits.
 const SLOTS: usize = 1024;
@@ -368,7 +368,12 @@ impl Connection {
                 None => return self.mark_lost("the server sent a message without an id"),
             },
             Outcome::Read(buffer) => self.pending.read(id, buffer),
-            Outcome::Failed(error, _buffer) => self.pending.failed(id, error),
+            Outcome::Failed(error, _buffer) => {
+                if let WorkError::Access(_) = error {
+                    self.stats().add(Counter::AccessErrors, 1);
+                }
+                self.pending.failed(id, error)
+            }
             Outcome::Disconnected(reason) => return self.mark_lost(&reason),
             // Nothing of these is asked for by a client.
             Outcome::Written(_) | Outcome::Atomic(_) | Outcome::Sent(_) => return,

@@ -65,6 +65,12 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether it was given up: nothing that it holds counts any more.
+    #[must_use]
+    pub fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::Acquire)
+    }
+
     fn remove_pages(&self, start: usize, len_bytes: usize) -> rustix::io::Result<()> {
         // SAFETY: R3: the caller checked that the range is inside the mapping.
         let at = unsafe { self.base.add(start) }.as_ptr();
@@ -87,7 +93,7 @@ impl Memory {
         }
         self.check(offset_bytes, HUGE_PAGE_BYTES).map_err(std::io::Error::other)?;
         self.check_writable().map_err(std::io::Error::other)?;
-        if self.discarded.load(Ordering::Acquire) {
+        if self.is_discarded() {
             return Err(std::io::Error::other("the memory was given up"));
         }
         // SAFETY: R3: just checked.

@@ -11,16 +11,15 @@ use super::ffi::error::VerbsError;
 use super::ffi::flight::{Entry, Kind, Verb};
 use super::ffi::keys::lent;
 use super::ffi::pd::Access;
+use super::figures::count;
 use super::frames::{ASK, Malformed, NOT_OFFERED, NOTE, Note, READ_ONLY, READ_WRITE};
 use super::limits::INTERNAL_DEPTH;
-use super::loopback::Atomicity;
-use super::regions::describe;
 use super::worker;
 use crate::buffer::Buffer;
 use crate::endpoint::{AttachError, LENT_MAX};
 use crate::loads::MAX_REGIONS;
 use crate::mem::Memory;
-use crate::work::{RegionId, Rights};
+use crate::work::RegionId;
 
 /// How long an answer about a region may take: the owner may have to register it first.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,7 +85,7 @@ impl Link {
 
     /// Lets the peer reach memory, and describes it.
     fn grant(&self, region: RegionId, memory: &Memory, access: Access) -> Result<Note, VerbsError> {
-        let note = describe(&self.core.pd, region, memory, access)?;
+        let note = self.core.describe(region, memory, access)?;
         self.allow(access)?;
         Ok(note)
     }
@@ -179,20 +178,16 @@ impl Link {
         let note = match granted {
             None => refusal,
             Some((memory, rights)) => {
-                // Set-up: the device may be asked each time.
-                let has_atomics = Atomicity::of(self.core.pd.device());
-                let access = match (rights, has_atomics) {
-                    (Rights::ReadWrite, Ok(Atomicity::Device | Atomicity::Global)) => {
-                        Access::RemoteAll
-                    }
-                    _ => Access::RemoteRead,
-                };
+                let access = self.core.access_of(rights);
                 self.grant(region, &memory, access).unwrap_or_else(|error| {
                     tracing::error!(%error, ?region, "a region cannot be offered over RDMA");
                     refusal
                 })
             }
         };
+        if note.kind.get() == NOT_OFFERED {
+            count(&self.core.counts.regions_refused);
+        }
         // From then on it is counted as long as it is in flight.
         for _ in 0..ANSWER_TRIES {
             if self.tell(&note) || self.is_closed() {

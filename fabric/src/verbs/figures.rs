@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ffi::pd::registered;
 use super::queue::Core;
+use crate::buffer::PoolUsage;
 
 /// Counted where it happens.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct Counts {
     /// Queue pairs that the device put into error since their peer has reached for memory that is
     /// not its own. Not every device says so: soft-RoCE does not.
     pub(super) access_errors: AtomicU64,
+    /// Regions that a peer asked for and was not given.
+    pub(super) regions_refused: AtomicU64,
     /// Queue pairs that the device put into error for any other reason.
     pub(super) queue_pair_errors: AtomicU64,
 }
@@ -42,6 +45,8 @@ pub(super) fn list(cores: &[&Core], device: &str, port: u8) -> Vec<(&'static str
         cores.iter().map(|core| counter(&core.counts).load(Ordering::Relaxed)).sum()
     };
     let (registered_bytes, registrations) = registered();
+    let made = all(|core| core.pool.usage().chunks_made);
+    let taken = all(|core| core.pool.usage().taken);
     let mut list = vec![
         ("queue_pairs", all(|core| core.table.read().len() as u64)),
         ("queue_pairs_limit", all(|core| core.limits.max_endpoints as u64)),
@@ -49,6 +54,7 @@ pub(super) fn list(cores: &[&Core], device: &str, port: u8) -> Vec<(&'static str
         ("connects_refused", counted(|counts| &counts.refused)),
         ("connects_unconfirmed", counted(|counts| &counts.unconfirmed)),
         ("access_errors", counted(|counts| &counts.access_errors)),
+        ("regions_refused", counted(|counts| &counts.regions_refused)),
         ("queue_pair_errors", counted(|counts| &counts.queue_pair_errors)),
         ("receive_buffers", all(|core| core.limits.receive_depth as u64)),
         ("receive_buffers_posted", all(|core| core.srq.posted() as u64)),
@@ -59,7 +65,12 @@ pub(super) fn list(cores: &[&Core], device: &str, port: u8) -> Vec<(&'static str
         ("registered_bytes", registered_bytes),
         ("registrations_made", registrations),
         ("buffer_bytes", all(|core| core.pool.usage().mapped_bytes as u64)),
-        ("buffer_mappings_made", all(|core| core.pool.usage().chunks_made)),
+        ("buffer_mappings_made", made),
+        ("buffers_taken", taken),
+        (
+            "buffer_hits_per_mille",
+            PoolUsage { mapped_bytes: 0, chunks_made: made, taken }.hits_per_mille(),
+        ),
     ];
     let folder = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters");
     list.extend(of_port(Path::new(&folder)));

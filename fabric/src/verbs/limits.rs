@@ -30,6 +30,8 @@ pub(crate) struct QueueLimits {
     /// How long a peer waits before it sends again what met no receive buffer: a code of the
     /// specification, 12 is 640 us.
     pub(crate) rnr_timer: u8,
+    /// Longest memory that is registered as one piece.
+    pub(crate) registration_max_bytes: u64,
 }
 
 impl Default for QueueLimits {
@@ -45,6 +47,7 @@ impl Default for QueueLimits {
             work_timeout: Duration::from_secs(10),
             flush_timeout: Duration::from_secs(2),
             rnr_timer: 12,
+            registration_max_bytes: u64::MAX,
         }
     }
 }
@@ -59,6 +62,11 @@ const OWN_SENDS: usize = 8;
 const PARTS: usize = 8;
 /// Messages up to so many bytes are asked to be sent inline.
 pub(super) const INLINE_BYTES: u32 = 64;
+
+/// Longest memory that a device registers as one piece. One that says 0 does not say.
+pub(super) fn longest(attr: &sys::ibv_device_attr) -> u64 {
+    if attr.max_mr_size == 0 { u64::MAX } else { attr.max_mr_size }
+}
 
 impl QueueLimits {
     pub(super) fn in_range(self) -> Self {
@@ -96,7 +104,9 @@ impl QueueLimits {
             return Err(VerbsError::Choice(text));
         }
         let depth = (total_sends + rest) as u32;
-        Ok((Self { send_depth, receive_depth, total_sends, ..self }, depth))
+        let registration_max_bytes = self.registration_max_bytes.min(longest(attr));
+        let on = Self { send_depth, receive_depth, total_sends, registration_max_bytes, ..self };
+        Ok((on, depth))
     }
 }
 

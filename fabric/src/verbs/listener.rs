@@ -30,6 +30,8 @@ use super::setup::{Limits, RETRIES, check_mtu, reads_at_once};
 use super::survey;
 use super::watch::{Concerned, watcher};
 use crate::endpoint::{Admission, CompletionQueue};
+use crate::mem::Memory;
+use crate::work::{RegionId, Rights};
 
 /// Requests that wait in the kernel; more are dropped there, and repeated by their senders.
 const BACKLOG: i32 = 256;
@@ -173,6 +175,22 @@ impl Listener {
         self.watching.lost.load(Ordering::Acquire)
     }
 
+    /// Registers a region in one domain before any peer asks for it, which then waits for nothing.
+    /// May block for as long as the device and the kernel take to pin it. Twice is once.
+    ///
+    /// # Errors
+    /// When it cannot be registered: most often the limit on locked memory.
+    pub fn register(
+        &self,
+        domain: u32,
+        region: RegionId,
+        memory: &Memory,
+        rights: Rights,
+    ) -> Result<(), VerbsError> {
+        let queue = self.watching.queues.get(domain as usize).and_then(Weak::upgrade);
+        queue.map_or(Ok(()), |queue| queue.register(region, memory, rights))
+    }
+
     /// What there is to count: names, units last, and values.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
@@ -202,6 +220,15 @@ impl Drop for Listener {
 
 fn system(source: std::io::Error) -> VerbsError {
     VerbsError::Call { verb: "starting a verbs listener", source, hint: String::new() }
+}
+
+/// Longest memory that the device which a listener would use registers as one piece, in bytes.
+///
+/// # Errors
+/// As of [`Listener::start`].
+pub fn registration_max_bytes(options: &Options) -> Result<u64, VerbsError> {
+    let (_, (_, device, _)) = find_device(options)?;
+    Ok(longest(&device.attr()?))
 }
 
 /// What to use: the best choice, with its best address on the device as the connection manager has

@@ -52,7 +52,7 @@ pub use choose::Options;
 pub use connect::{ConnectError, ConnectOptions, Connected, check_choice, connect};
 pub use ffi::device::{Gid, GidKind};
 pub use ffi::error::VerbsError;
-pub use listener::Listener;
+pub use listener::{Listener, registration_max_bytes};
 pub use loopback::{Atomicity, LoopbackAtomics};
 pub use mtu::PathMtu;
 pub use setup::Limits;

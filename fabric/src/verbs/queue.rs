@@ -14,17 +14,21 @@ use super::endpoint::{Link, Side};
 use super::ffi::cq::Cq;
 use super::ffi::error::VerbsError;
 use super::ffi::keys::lkey;
-use super::ffi::pd::Pd;
+use super::ffi::pd::{Access, Pd};
 use super::ffi::qp::{Qp, QpInit};
 use super::ffi::srq::Srq;
 use super::figures::{self, Counts, count};
 use super::flow::Flow;
+use super::frames::Note;
 use super::limits::{INLINE_BYTES, INTERNAL_DEPTH, QueueLimits, Shares};
+use super::loopback::Atomicity;
 use super::poll::Poller;
+use super::regions::describe;
 use super::table::Table;
 use crate::buffer::{Buffer, BufferPool};
 use crate::endpoint::{CompletionQueue, Wait};
-use crate::work::Completion;
+use crate::mem::Memory;
+use crate::work::{Completion, RegionId, Rights};
 
 /// The handle of a poller. Dropping it ends all endpoints.
 pub(crate) struct Queue(Arc<Core>);
@@ -109,6 +113,19 @@ impl Queue {
         }
         let link = |tag| Arc::new(Link::new(Arc::clone(core), tag, context, side, qp));
         Ok(table.add(link))
+    }
+
+    /// Registers a region before a peer asks for it.
+    ///
+    /// # Errors
+    /// When it cannot be registered.
+    pub(crate) fn register(
+        &self,
+        region: RegionId,
+        memory: &Memory,
+        rights: Rights,
+    ) -> Result<(), VerbsError> {
+        self.0.describe(region, memory, self.0.access_of(rights)).map(drop)
     }
 
     /// Whether its receive buffers are in the receive queue of this key.
@@ -198,6 +215,25 @@ impl CompletionQueue for Queue {
 }
 
 impl Core {
+    /// What a region is registered for: writing without atomics is of no use to anybody.
+    pub(super) fn access_of(&self, rights: Rights) -> Access {
+        // Set-up: the device may be asked each time.
+        match (rights, Atomicity::of(self.pd.device())) {
+            (Rights::ReadWrite, Ok(Atomicity::Device | Atomicity::Global)) => Access::RemoteAll,
+            _ => Access::RemoteRead,
+        }
+    }
+
+    /// Registers a region and describes it to a peer.
+    pub(super) fn describe(
+        &self,
+        region: RegionId,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<Note, VerbsError> {
+        describe(&self.pd, self.limits.registration_max_bytes, region, memory, access)
+    }
+
     /// The key of a buffer in this queue's domain.
     pub(super) fn lkey(&self, buffer: &Buffer) -> Result<u32, VerbsError> {
         lkey(&self.pd, buffer)

@@ -15,18 +15,29 @@ use crate::work::{RegionId, RemoteAddr};
 /// for one.
 ///
 /// # Errors
-/// When it cannot be registered: most often the limit on locked memory.
+/// When it cannot be registered: most often the limit on locked memory; or it is longer than
+/// `max_bytes`, what the device takes as one piece.
 pub(super) fn describe(
     pd: &Arc<Pd>,
+    max_bytes: u64,
     region: RegionId,
     memory: &Memory,
     access: Access,
 ) -> Result<Note, VerbsError> {
+    let len_bytes = memory.len_bytes();
+    if len_bytes as u64 > max_bytes {
+        return Err(VerbsError::Choice(format!(
+            "{} registers at most {max_bytes} bytes as one piece (max_mr_size), and region {} has \
+             {len_bytes}: a server that starts while the device is there makes shorter ones",
+            pd.device().name(),
+            region.0
+        )));
+    }
     let target = target(pd, memory, access)?;
     let kind = if access == Access::RemoteRead { READ_ONLY } else { READ_WRITE };
     let mut note = Note::short(kind, region.0);
     note.addr.set(target.addr);
-    note.len_bytes.set(memory.len_bytes() as u64);
+    note.len_bytes.set(len_bytes as u64);
     note.rkey.set(target.rkey);
     Ok(note)
 }

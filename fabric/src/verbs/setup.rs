@@ -40,6 +40,9 @@ pub struct Limits {
     pub work_timeout_ms: u64,
     /// Longest packets. Of both sides the smaller one counts.
     pub path_mtu: PathMtu,
+    /// Longest memory that is registered as one piece: what the device says, if that is less. For
+    /// tests: devices take far more than is ever registered at once.
+    pub registration_max_bytes: u64,
 }
 
 impl Default for Limits {
@@ -56,6 +59,7 @@ impl Default for Limits {
             peer_timeout_ms: 2_000,
             work_timeout_ms: 10_000,
             path_mtu: PathMtu::AUTO,
+            registration_max_bytes: u64::MAX,
         }
     }
 }
@@ -80,6 +84,7 @@ impl Limits {
             peer_timeout_ms: self.peer_timeout_ms.clamp(10, 600_000),
             work_timeout_ms: self.work_timeout_ms.clamp(10, 3_600_000),
             path_mtu: self.path_mtu,
+            registration_max_bytes: self.registration_max_bytes,
         }
     }
 
@@ -102,6 +107,7 @@ impl Limits {
             receive_depth: self.receive_depth,
             receive_bytes: self.receive_bytes,
             work_timeout: Duration::from_millis(self.work_timeout_ms),
+            registration_max_bytes: self.registration_max_bytes,
             ..least
         }
     }
@@ -177,6 +183,7 @@ mod tests {
             peer_timeout_ms: 0,
             work_timeout_ms: 0,
             path_mtu: PathMtu::AUTO,
+            registration_max_bytes: 0,
         };
         assert!(none.in_range().hello().is_sensible());
         let most = Limits {

@@ -1,8 +1,10 @@
 //! The data path over a real RDMA device when things go wrong: run in a guest
 //! (`tools/guests/test verbs_path`). Without `ONESIDED_VERBS=1` each test says that it did not run.
 
+mod deaf;
 mod polled;
 mod processes;
+mod regions;
 mod rig;
 mod soak;
 
@@ -30,10 +32,7 @@ fn a_flood_loses_nothing_and_fails_nobody() {
     const CREDITS: u64 = 16;
     let limits = Limits { receive_depth: 16, credits: CREDITS as usize, ..Limits::default() };
     let server = Server::start(limits);
-    let figure = |name: &str| {
-        let figures = server.listener.figures();
-        figures.iter().find(|(other, _)| *other == name).map_or(0, |(_, value)| *value)
-    };
+    let figure = |name: &str| server.figure(name);
     assert_eq!(figure("credits_granted"), CREDITS);
     let peers: Vec<_> = (0..CLIENTS).map(|n| server.connect(n as u64, Limits::default())).collect();
     assert_eq!(figure("queue_pairs"), CLIENTS as u64);

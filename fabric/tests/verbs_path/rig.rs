@@ -87,6 +87,12 @@ impl Server {
         join(&self.listener.blob(512), context, limits)
     }
 
+    /// What the listener counts by this name.
+    pub(crate) fn figure(&self, name: &str) -> u64 {
+        let figures = self.listener.figures();
+        figures.iter().find(|(other, _)| *other == name).map_or(0, |(_, value)| *value)
+    }
+
     #[track_caller]
     pub(crate) fn awaits(&self, what: &str, is_so: impl Fn(&Seen) -> bool) {
         let deadline = Instant::now() + TIMEOUT;

@@ -241,6 +241,7 @@ impl FileConfig {
             cleaning: self.cleaning.unwrap_or(default.cleaning),
             shrink_after_s: self.shrink_after_s.unwrap_or(default.shrink_after_s),
             region_bytes: default.region_bytes,
+            registration_max_bytes: default.registration_max_bytes,
             segment_bytes: default.segment_bytes,
             split_load_percent: default.split_load_percent,
             seed: default.seed,

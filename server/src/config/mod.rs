@@ -95,6 +95,9 @@ pub struct ServerConfig {
     pub shrink_after_s: u32,
     /// Length of a region; for tests.
     pub region_bytes: usize,
+    /// What an RDMA device takes as one piece at most, if that is less than the device says; for
+    /// tests.
+    pub registration_max_bytes: u64,
     /// Longest log segment; for tests.
     pub segment_bytes: usize,
     /// Load at which an index segment splits, in percent; for tests.
@@ -162,6 +165,7 @@ impl Default for ServerConfig {
             cleaning: Cleaning::Auto,
             shrink_after_s: 60,
             region_bytes: REGION_BYTES,
+            registration_max_bytes: u64::MAX,
             segment_bytes: SEGMENT_BYTES,
             split_load_percent: 78,
             seed: None,

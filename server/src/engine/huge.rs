@@ -13,8 +13,13 @@ use onesided_protocol::limits::REGION_BYTES;
 
 const _: () = assert!(REGION_BYTES / HUGE_PAGE_BYTES <= u64::BITS as usize);
 
-/// A step of a region that is to become one huge page.
-type Wish = (Arc<Memory>, usize);
+/// What the maker is told.
+enum Wish {
+    /// This step of a region is to become one huge page.
+    Make(Arc<Memory>, usize),
+    /// Who sent this waits until all wishes before it are granted.
+    Tell(Sender<()>),
+}
 
 /// Whether regions get huge pages, and who makes them.
 pub(super) struct HugePages {
@@ -61,7 +66,8 @@ impl HugePages {
         for step in offset_bytes / HUGE_PAGE_BYTES..steps.min(next + 1) {
             if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
                 // The maker ends only after this end does.
-                let _always_sent = maker.send((Arc::clone(memory), step * HUGE_PAGE_BYTES));
+                let wish = Wish::Make(Arc::clone(memory), step * HUGE_PAGE_BYTES);
+                let _always_sent = maker.send(wish);
             }
         }
     }
@@ -72,6 +78,22 @@ impl HugePages {
             // Those that were refused are not told apart: then there are none, as a rule.
             let fewer = |made: u64| Some(made.saturating_sub(steps.into()));
             let _made = self.counts.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        }
+    }
+
+    /// All of `memory` is about to be used, and pages that a device has pinned stay as they are:
+    /// what nobody has asked for yet is made here, and what was is waited for.
+    pub(super) fn use_now(&self, memory: &Memory, asked: &AtomicU64) {
+        let Some((maker, _)) = &self.maker else { return };
+        for step in 0..memory.len_bytes() / HUGE_PAGE_BYTES {
+            if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
+                make_one(memory, step * HUGE_PAGE_BYTES, &self.counts);
+            }
+        }
+        let (done, is_done) = channel();
+        // Wishes are granted in order. When the maker ends, nothing is left to wait for.
+        if maker.send(Wish::Tell(done)).is_ok() {
+            let _told_or_ended = is_done.recv();
         }
     }
 
@@ -95,20 +117,30 @@ impl Drop for HugePages {
 }
 
 fn make(wishes: &Receiver<Wish>, counts: &Counts) {
-    for (memory, offset_bytes) in wishes {
+    for wish in wishes {
         if counts.ending.load(Ordering::Relaxed) {
             break;
         }
-        match memory.make_huge(offset_bytes) {
-            Ok(()) => _ = counts.made.fetch_add(1, Ordering::Relaxed),
-            Err(error) => {
-                if counts.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::info!(
-                        %error,
-                        "the kernel refuses huge pages: reads go through small ones, some slower; \
-                         memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
-                    );
-                }
+        match wish {
+            Wish::Make(memory, offset_bytes) => make_one(&memory, offset_bytes, counts),
+            // Fails when nobody waits any more.
+            Wish::Tell(done) => _ = done.send(()),
+        }
+    }
+}
+
+fn make_one(memory: &Memory, offset_bytes: usize, counts: &Counts) {
+    match memory.make_huge(offset_bytes) {
+        Ok(()) => _ = counts.made.fetch_add(1, Ordering::Relaxed),
+        // Retired meanwhile.
+        Err(_) if memory.is_discarded() => {}
+        Err(error) => {
+            if counts.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::info!(
+                    %error,
+                    "the kernel refuses huge pages: reads go through small ones, some slower; \
+                     memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
+                );
             }
         }
     }

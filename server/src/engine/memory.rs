@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 use onesided_fabric::{Memory, Rights};
 use onesided_protocol::LogAddr;
@@ -176,6 +177,18 @@ impl Pool {
     /// What clients may do to a region that was made.
     pub(super) fn rights(&self, id: u32) -> Rights {
         self.region(id).rights
+    }
+
+    /// See [`super::Engine::unpark_at_growth`].
+    pub(super) fn unpark_at_growth(&self, thread: Option<Thread>) {
+        self.free.lock().registrar = thread;
+    }
+
+    /// Puts a region into huge pages now, as far as the kernel lets it.
+    pub(super) fn make_huge(&self, id: u32) {
+        if let Some(region) = self.regions.get(id as usize).and_then(OnceLock::get) {
+            self.huge.use_now(&region.memory, &region.huge_asked);
+        }
     }
 
     fn region(&self, id: u32) -> &Region {

@@ -40,6 +40,7 @@ mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::thread::Thread;
 
 use arc_swap::ArcSwap;
 use onesided_fabric::{Memory, Rights};
@@ -261,6 +262,23 @@ impl Engine {
             return Some((self.shared.catalog.memory(), Rights::ReadOnly));
         }
         self.shared.pool.memory(id)
+    }
+
+    /// A device is about to pin all pages of a region: it is put into huge ones first, where they
+    /// are wanted. Gives the region; `None`: there is none of this id (any more).
+    #[must_use]
+    pub fn region_for_device(&self, id: u32) -> Option<Arc<Memory>> {
+        let memory = self.region(id)?;
+        if id != CATALOG_REGION {
+            self.shared.pool.make_huge(id);
+        }
+        Some(memory)
+    }
+
+    /// This thread is unparked whenever a region was made. There is one such thread at most, the
+    /// last that was named.
+    pub fn unpark_at_growth(&self, thread: Option<Thread>) {
+        self.shared.pool.unpark_at_growth(thread);
     }
 
     /// Ids of regions are below this; some may have been given back.

@@ -44,7 +44,7 @@ within 30 port_is_open 7411
 bench --table small --records 1000 --value-size 100 --seconds 1 >/dev/null
 bench --table large --records 16 --value-size 1048576 --seconds 1 >/dev/null
 # Entries have size classes; the table's directory is longer and READ once.
-bytes=$(gets --prefill --seconds 1 | field '(.bytes_per_op / .one_sided_reads_per_op / 64 | floor) * 64')
+bytes=$(gets --prefill --seconds 1 | field '(.read_bytes_per_op / .one_sided_reads_per_op / 64 | floor) * 64')
 
 if [ -n "${VALKEY_SRC:-}" ]; then
     gcc -O2 -w -Dmain=test_main -include "$VALKEY_SRC/tests/rdma/rdma-test.c" \

@@ -18,7 +18,7 @@
 export ONESIDED_TEST_FABRIC=verbs
 suite() {
     local from=$SECONDS
-    ONESIDED_TEST_PERCENT=$2 "$BIN/onesided/$1" --nocapture --test-threads=1
+    ONESIDED_TEST_PERCENT=$2 "$TESTS/onesided/$1" --nocapture --test-threads=1
     say "$1, $2 % of the work of a test on the host: $((SECONDS - from)) s"
 }
 suite processes 10

@@ -20,7 +20,7 @@ else
     within 30 bash -c 'exec 3<>/dev/tcp/10.77.0.1/7411'
     suite() {
         local from=$SECONDS
-        ONESIDED_TEST_PERCENT=$2 "$BIN/onesided/$1" --nocapture --test-threads=1
+        ONESIDED_TEST_PERCENT=$2 "$TESTS/onesided/$1" --nocapture --test-threads=1
         say "$1, $2 % of the work of a test on the host: $((SECONDS - from)) s"
     }
     suite processes 10 # enough for the index to split

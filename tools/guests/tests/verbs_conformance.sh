@@ -7,7 +7,7 @@
 # in one process, through the host's device.
 . tools/guests/lib.sh
 
-suite=$BIN/onesided-fabric/conformance
+suite=$TESTS/onesided-fabric/conformance
 cases=$("$suite" --list on::verbs:: 2>/dev/null | grep -c ': test$')
 ONESIDED_VERBS=1 "$suite" --test-threads 1 --nocapture on::verbs:: 2>&1 | tee /tmp/out
 passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' /tmp/out)

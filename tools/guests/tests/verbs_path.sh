@@ -7,7 +7,7 @@
 # requests that never complete, and a soak of many clients that checks every byte.
 . tools/guests/lib.sh
 
-ONESIDED_VERBS=1 "$BIN/onesided-fabric/verbs_path" --test-threads 1 --nocapture 2>&1 | tee /tmp/out
+ONESIDED_VERBS=1 "$TESTS/onesided-fabric/verbs_path" --test-threads 1 --nocapture 2>&1 | tee /tmp/out
 ! grep -q 'DID NOT RUN' /tmp/out || fail "the tests did not use the device"
 grep '^test .* \.\.\. ok$\|^ok$' /tmp/out | wc -l >/tmp/passed
 say "$(cat /tmp/passed) tests of the data path passed"

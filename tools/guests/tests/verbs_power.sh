@@ -7,6 +7,6 @@
 . tools/guests/lib.sh
 
 export ONESIDED_VERBS=1 POWER_LOSS=1
-"$BIN/onesided-fabric/verbs_path" --exact processes::a_host_that_loses_its_power_is_noticed \
+"$TESTS/onesided-fabric/verbs_path" --exact processes::a_host_that_loses_its_power_is_noticed \
     --nocapture 2>&1 | tee /tmp/out
 grep -o '[0-9]* READs, then after .*' /tmp/out | while read -r line; do say "$line"; done

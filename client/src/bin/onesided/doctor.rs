@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 use crate::args::{Cli, DoctorArgs};
 use crate::output::{self, time};
+use crate::rdma_errors;
 use crate::session::{self, Outcome};
 
 pub(crate) fn run(cli: &Cli, args: &DoctorArgs) -> Result<Outcome> {
@@ -84,11 +85,12 @@ impl Doctor<'_> {
 
     fn look_at_server(&mut self) {
         let subject = "server";
-        match self.offers() {
-            Ok(offers) => {
+        match self.ask() {
+            Ok((offers, stats)) => {
                 let names: Vec<&str> = offers.iter().map(|offer| name(offer.kind)).collect();
                 let found = format!("{} offers {}", session::url(self.cli), names.join(", "));
                 self.add(Status::Ok, subject, found, None);
+                self.findings.extend(rdma_errors::finding(&stats));
                 for fabric in [FabricName::Shm, FabricName::Verbs, FabricName::Tcp] {
                     self.look_at(fabric, offers.iter().find(|offer| offer.kind == fabric));
                 }
@@ -100,17 +102,17 @@ impl Doctor<'_> {
         }
     }
 
-    /// The offers come with any connection.
-    fn offers(&self) -> Result<Vec<FabricOffer>> {
+    /// The offers come with any connection; and the server's counters.
+    fn ask(&self) -> Result<(Vec<FabricOffer>, Vec<(String, u64)>)> {
         // Required or not, this is only to ask: by a fabric that says nothing of its own.
         let with = |rdma| session::builder(self.cli).map(|b| b.rdma(rdma).reconnect(false));
         let client = match with(Rdma::Never)?.connect_blocking() {
             Err(onesided::Error::Fabric { .. }) => with(Rdma::Prefer)?.connect_blocking()?,
             asked => asked?,
         };
-        let offers = client.offers();
+        let said = (client.offers(), client.server_stats().unwrap_or_default());
         client.close();
-        Ok(offers)
+        Ok(said)
     }
 
     fn look_at(&mut self, fabric: FabricName, offer: Option<&FabricOffer>) {

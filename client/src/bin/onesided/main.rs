@@ -13,6 +13,7 @@ mod dump;
 mod load;
 mod output;
 mod place;
+mod rdma_errors;
 mod scan;
 mod session;
 mod spec;

@@ -61,9 +61,15 @@ fn ours<'b>(pd: &Arc<Pd>, buffer: &'b Buffer) -> Result<Option<&'b Ours>, VerbsE
 /// What peers name memory by.
 ///
 /// # Errors
-/// When it cannot be registered: most often the limit on locked memory.
+/// When it cannot be registered: most often the limit on locked memory; or it was given up.
 pub(crate) fn target(pd: &Arc<Pd>, memory: &Memory, access: Access) -> Result<Target, VerbsError> {
     let make = |span: Span| {
+        // Giving up waits for registrations that have begun: none comes after it, or the pages
+        // that were given back would be pinned again, for nobody.
+        if memory.is_discarded() {
+            let text = "the memory was given back to the system: look again where the data is";
+            return Err(VerbsError::Choice(text.to_owned()));
+        }
         // SAFETY: the memory drops its registrations before it is unmapped, and nobody makes
         // references into it but to atomics.
         unsafe { Mr::new(pd, span.addr, span.len_bytes, access, ()) }

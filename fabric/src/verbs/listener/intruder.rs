@@ -287,7 +287,8 @@ fn another_session_s_memory_cannot_be_read_through_the_server() {
     let raw = host.intruder(2);
     let device = raw.id.device().expect("a device").expect("a device");
     let pd = client_pd(&device).expect("a domain");
-    let theirs = describe(&pd, RegionId(0), &lent, Access::RemoteWrite).expect("registered");
+    let theirs =
+        describe(&pd, u64::MAX, RegionId(0), &lent, Access::RemoteWrite).expect("registered");
     drop(raw);
     let stolen = forged(theirs.addr.get(), theirs.rkey.get());
     let write = Opcode::Write { remote: remote(), from: blank(64) };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::thread::Thread;
 
 use onesided_fabric::Rights;
 
@@ -17,6 +18,8 @@ pub(super) struct FreeBlocks {
     /// Those that were retired, and of them the bytes that sessions may still look at.
     pub(super) retired: u32,
     pub(super) retired_bytes: usize,
+    /// Who registers regions with a device; unparked when there is a new one.
+    pub(super) registrar: Option<Thread>,
 }
 
 /// Regions of one right.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Thread;
 
 use onesided_fabric::Rights;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
@@ -53,6 +54,7 @@ impl Pool {
         free.made += 1;
         self.catalog.add_region(id, len_bytes, rights);
         self.note_levels(free);
+        free.registrar.iter().for_each(Thread::unpark);
         Ok(())
     }
 

@@ -188,6 +188,15 @@ pub(super) const METRICS: &[Metric] = &[
             s.verbs_labelled("queue_pair_errors", &["other"], rows);
         },
     ),
+    counter(
+        "onesided_verbs_regions_refused_total",
+        "Regions that a client asked for and was not given: not its own, given back meanwhile, or \
+         the server's log says why.",
+        &[],
+        |s, rows| {
+            s.verbs("regions_refused", rows);
+        },
+    ),
     gauge(
         "onesided_verbs_receive_buffers",
         "Receive buffers, shared by all clients of a tenant.",
@@ -254,6 +263,14 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         |s, rows| {
             s.verbs("buffer_mappings_made", rows);
+        },
+    ),
+    counter(
+        "onesided_verbs_buffers_total",
+        "Buffers taken from the registration pool: each that it did not grow for was a hit.",
+        &[],
+        |s, rows| {
+            s.verbs("buffers_taken", rows);
         },
     ),
     counter(
