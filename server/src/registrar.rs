@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{RegionId, Rights, verbs};
+use onesided_fabric::{RegionId, verbs};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -78,9 +78,9 @@ fn register(
     engines: &[Arc<Engine>],
     &Wanted { tenant, id, .. }: &Wanted,
 ) -> Result<(), verbs::VerbsError> {
-    let memory = engines[tenant].region_for_device(id);
-    memory.map_or(Ok(()), |memory| {
-        let outcome = listener.register(tenant as u32, RegionId(id), &memory, Rights::ReadOnly);
+    let region = engines[tenant].region_for_device(id);
+    region.map_or(Ok(()), |(memory, rights)| {
+        let outcome = listener.register(tenant as u32, RegionId(id), &memory, rights);
         if memory.is_discarded() { Ok(()) } else { outcome }
     })
 }
@@ -182,7 +182,7 @@ fn register_all<E: std::fmt::Display>(
 mod tests {
     use std::collections::BTreeSet;
 
-    use onesided_fabric::Memory;
+    use onesided_fabric::{Memory, Rights};
     use onesided_protocol::control::TableOptions;
     use onesided_protocol::rpc::{Expect, Ttl};
 
@@ -226,7 +226,7 @@ mod tests {
             segment_bytes: 4096,
             ..EngineConfig::default()
         };
-        let memory = Box::new(|_: &str, len_bytes| Memory::private(len_bytes));
+        let memory = Box::new(|_: &str, len_bytes, _: Rights| Memory::private(len_bytes));
         Engine::new(config, memory, Arc::new(ServerClock::default())).expect("an engine")
     }
 

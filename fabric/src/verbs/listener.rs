@@ -23,6 +23,7 @@ use super::ffi::events::{Affair, DeviceEvent};
 use super::ffi::pd::Pd;
 use super::figures::{Counts, count};
 use super::hello::{Hello, Reason, Rejection};
+use super::limits::longest;
 use super::loopback::Atomicity;
 use super::mtu::PathMtu;
 use super::queue::Queue;

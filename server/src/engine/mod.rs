@@ -265,14 +265,15 @@ impl Engine {
     }
 
     /// A device is about to pin all pages of a region: it is put into huge ones first, where they
-    /// are wanted. Gives the region; `None`: there is none of this id (any more).
+    /// are wanted. Gives the region, and what peers may do to it; `None`: there is none of this id
+    /// (any more).
     #[must_use]
-    pub fn region_for_device(&self, id: u32) -> Option<Arc<Memory>> {
-        let memory = self.region(id)?;
+    pub fn region_for_device(&self, id: u32) -> Option<(Arc<Memory>, Rights)> {
+        let region = self.region_with_rights(id)?;
         if id != CATALOG_REGION {
             self.shared.pool.make_huge(id);
         }
-        Some(memory)
+        Some(region)
     }
 
     /// This thread is unparked whenever a region was made. There is one such thread at most, the

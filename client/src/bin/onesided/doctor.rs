@@ -60,6 +60,9 @@ fn as_text(findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
+/// Names and values.
+type Counters = Vec<(String, u64)>;
+
 /// What one fabric does.
 struct Measured {
     /// Without the server's CPU.
@@ -103,7 +106,7 @@ impl Doctor<'_> {
     }
 
     /// The offers come with any connection; and the server's counters.
-    fn ask(&self) -> Result<(Vec<FabricOffer>, Vec<(String, u64)>)> {
+    fn ask(&self) -> Result<(Vec<FabricOffer>, Counters)> {
         // Required or not, this is only to ask: by a fabric that says nothing of its own.
         let with = |rdma| session::builder(self.cli).map(|b| b.rdma(rdma).reconnect(false));
         let client = match with(Rdma::Never)?.connect_blocking() {
