@@ -63,8 +63,8 @@ impl Live {
         Self { listener, queues, stopping, threads: Vec::new(), registrar: None }
     }
 
-    /// Lets the server change words that clients change as its clients over this device do. `false`:
-    /// they do not.
+    /// Lets the server change words that clients change as its clients over this device do.
+    /// `false`: they do not.
     fn change_words(&self, core: &Core) -> bool {
         if core.config.updates_over() != Some(FabricName::Verbs) {
             return false;
