@@ -192,6 +192,7 @@ impl Core {
             self.rdma.figures().into_iter().map(|(name, value)| (format!("verbs_{name}"), value)),
         );
         list.push(("uptime_ms".to_owned(), self.clock.uptime_ms()));
+        list.push(("start_unix_ms".to_owned(), (self.clock.start_unix_s() * 1e3) as u64));
         let own = self.config.own_process;
         let cpu_ns = self.metrics.cpu_ns(own).values().sum();
         list.push(("threads_cpu_ns".to_owned(), cpu_ns));

@@ -91,8 +91,9 @@ impl Figures {
     /// Takes one more look.
     pub(super) fn add(&mut self, sample: Sample) {
         self.lost = None;
-        let before = self.last().map(|last| last.get("uptime_ms"));
-        if before.is_some_and(|before| sample.get("uptime_ms") < before) {
+        // Uptime does not tell: the server's next life may be longer than the last by now.
+        let before = self.last().map(|last| last.get("start_unix_ms"));
+        if before.is_some_and(|before| sample.get("start_unix_ms") != before) {
             // Another life's counters have nothing to do with these.
             self.samples.clear();
             self.restarts += 1;
@@ -219,8 +220,8 @@ pub(super) mod tests {
         let (start, mut figures) = (Instant::now(), Figures::default());
         figures.add(sample(start, 100));
         figures.add(sample(start, 101));
-        let mut young = sample(start, 1);
-        young.at = start + Duration::from_secs(102);
+        let mut young = sample(start, 102);
+        young.stats.insert("start_unix_ms".to_owned(), 2_000);
         figures.add(young);
         assert_eq!((figures.restarts, figures.rates), (1, None));
     }
