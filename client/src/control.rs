@@ -61,6 +61,8 @@ fn run(link: &Arc<Link>, mut live: Established) {
                 let _told = reads
                     .map(|Reads { table, counts }| ToServer::Reads { table, counts })
                     .try_for_each(|report| tell_one(&mut live.control, &report, by));
+                // A goodbye says so.
+                link.close_leases();
                 // The session's lease ends it if this does not arrive.
                 let _unheard = live.control.ask(&ToServer::Goodbye, by);
                 live.connection.mark_lost("the client was closed");

@@ -49,6 +49,7 @@ mod rpc;
 mod said;
 mod stats;
 mod table;
+mod update;
 mod upkeep;
 mod url;
 mod value;

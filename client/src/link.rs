@@ -327,6 +327,12 @@ impl Link {
         retired.iter().map(|&retired| of_table(retired)).sum::<usize>() > 0
     }
 
+    /// Nothing is written any more into what the server has leased when this returns.
+    pub(crate) fn close_leases(&self) {
+        let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        open.iter().filter_map(|table| table.updates.as_ref()).for_each(|u| u.extents.close());
+    }
+
     /// The control thread tells the server of these from now on.
     pub(crate) fn tells(&self, accesses: &Arc<Accesses>) {
         self.accesses.lock().push(Arc::downgrade(accesses));

@@ -70,9 +70,15 @@ pub enum Counter {
     IdleCloses,
     /// Connections over a better fabric than the one before.
     FabricUpgrades,
+    /// PUTs that replaced an entry without the server.
+    OneSidedPuts,
+    /// Times that such a PUT waited for the server's memory.
+    UpdateRoundTrips,
+    /// Compare-and-swaps of such PUTs that somebody else was faster than.
+    UpdatesLost,
 }
 
-const COUNTERS: usize = Counter::FabricUpgrades as usize + 1;
+const COUNTERS: usize = Counter::UpdatesLost as usize + 1;
 
 /// The counters of one thread: nobody else adds to them.
 #[derive(Default, Debug)]
@@ -388,6 +394,12 @@ pub struct Stats {
     pub idle_closes: u64,
     /// Connections over a better fabric than the one before.
     pub fabric_upgrades: u64,
+    /// PUTs that replaced an entry without the server.
+    pub one_sided_puts: u64,
+    /// Times that such a PUT waited for the server's memory before it returned.
+    pub update_round_trips: u64,
+    /// Compare-and-swaps of such PUTs that somebody else was faster than.
+    pub updates_lost: u64,
     /// Bytes of buffers mapped now, in use or kept for later.
     pub buffer_bytes: u64,
     /// Mappings made for buffers so far, each registered once where a device uses it: beside
@@ -439,6 +451,9 @@ impl Stats {
             reconnects: sum(Counter::Reconnects),
             idle_closes: sum(Counter::IdleCloses),
             fabric_upgrades: sum(Counter::FabricUpgrades),
+            one_sided_puts: sum(Counter::OneSidedPuts),
+            update_round_trips: sum(Counter::UpdateRoundTrips),
+            updates_lost: sum(Counter::UpdatesLost),
             buffer_bytes: buffers.mapped_bytes as u64,
             buffer_mappings: buffers.chunks_made,
             registered_hits: parking.hits,

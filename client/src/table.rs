@@ -24,6 +24,7 @@ use crate::registered::RegisteredBuffer;
 use crate::retire::Retirement;
 use crate::rpc;
 use crate::stats::{Counter, Counts, Shard};
+use crate::update::{self, Extents, Updates};
 use crate::value::{Meta, Value, Version};
 
 /// A table as one connection knows it.
@@ -32,17 +33,33 @@ pub(crate) struct OpenTable {
     pub(crate) info: TableInfo,
     pub(crate) view: read::TableView,
     pub(crate) counts: Arc<Counts>,
+    /// For a table whose entries this client replaces itself.
+    pub(crate) updates: Option<Updates>,
     stale: AtomicBool,
     /// What answers to GETs by RPC have been long of late, in bytes.
     value_bytes: AtomicUsize,
 }
 
 impl OpenTable {
-    fn new(connection: Arc<Connection>, info: TableInfo, counts: &Arc<Counts>) -> Self {
+    fn new(
+        connection: Arc<Connection>,
+        info: TableInfo,
+        counts: &Arc<Counts>,
+        before: Option<&Self>,
+    ) -> Self {
         let view = read::TableView::new(&connection, &info);
         let counts = Arc::clone(counts);
         let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { connection, info, view, counts, stale, value_bytes }
+        let extents = before.and_then(|before| before.leases(&connection, &info));
+        let updates = Updates::of(&connection, &info, extents);
+        Self { connection, info, view, counts, updates, stale, value_bytes }
+    }
+
+    /// What the next connection has to do with the leases of this one.
+    fn leases(&self, next: &Connection, info: &TableInfo) -> Option<Arc<Extents>> {
+        let updates = self.updates.as_ref().filter(|_| self.info.id == info.id)?;
+        updates.extents.go_on(next.session().id);
+        Some(Arc::clone(&updates.extents))
     }
 
     /// Whether operations may use it.
@@ -171,10 +188,18 @@ impl TableHandle {
             return Err(Error::BadAnswer("the answer to opening a table is none"));
         };
         self.accesses.set_table(info.id);
-        let open = Arc::new(OpenTable::new(connection, info, self.accesses.counts()));
+        let before = self.current.load_full();
+        let before = before.as_deref();
+        let open = Arc::new(OpenTable::new(connection, info, self.accesses.counts(), before));
         self.link.opened(&open);
         self.current.store(Some(Arc::clone(&open)));
         Ok(open)
+    }
+
+    /// Whether PUTs of keys that are there may do without the server.
+    #[inline]
+    fn is_updated_one_sidedly(&self) -> bool {
+        self.current.load().as_ref().is_some_and(|open| open.updates.is_some())
     }
 
     /// An operation that READs begins, and is over when what is returned is dropped. What it looks
@@ -234,7 +259,7 @@ impl Table {
         let guard = LinkGuard::fixed(connection)?;
         let table = Self::new(name, &guard);
         let counts = table.handle.accesses.counts();
-        let open = Arc::new(OpenTable::new(Arc::clone(connection), info, counts));
+        let open = Arc::new(OpenTable::new(Arc::clone(connection), info, counts, None));
         table.handle.link.opened(&open);
         table.handle.current.store(Some(open));
         Ok(table)
@@ -390,9 +415,15 @@ impl Table {
         value: impl AsRef<[u8]>,
         options: PutOptions,
     ) -> Result<Version, Error> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        if self.handle.is_updated_one_sidedly()
+            && let Some(version) = update::put(&self.handle, key, value, options).await?
+        {
+            return Ok(version);
+        }
         self.handle.count(Counter::RpcPuts, 1);
         let PutOptions { ttl, user_flags, expect } = options;
-        let (key, value) = (key.as_ref(), Payload::Inline(value.as_ref()));
+        let value = Payload::Inline(value);
         let op = Op::Put { key, value, expect, ttl, user_flags };
         rpc::call(&self.handle, "put", &op, rpc::version).await
     }

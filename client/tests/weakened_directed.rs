@@ -38,6 +38,7 @@ fn plan() -> Plan {
         relocate_percent: 0,
         clean_percent: 0,
         ordered: false,
+        cas: false,
         shrinks: false,
         weights: Weights::NONE,
     }

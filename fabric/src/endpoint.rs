@@ -158,6 +158,13 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// The process that may write what it has mapped of this side's memory even after the
+    /// connection
+    /// has ended, if there is such a one.
+    fn peer_process(&self) -> Option<crate::process::PeerProcess> {
+        None
+    }
+
     /// Longest packets of the connection, where the device cuts it into packets and says how long
     /// they are. It asks the device.
     fn path_mtu_bytes(&self) -> Option<u32> {

@@ -24,6 +24,7 @@ pub mod endpoint;
 pub mod loads;
 pub mod mem;
 pub mod policy;
+mod process;
 mod registrations;
 pub mod shm;
 pub mod sim;
@@ -43,6 +44,7 @@ pub use mem::{
     AccessError, Fold, HUGE_PAGE_BYTES, Line, Memory, carryless_fold, high_halves_match,
 };
 pub use policy::Rdma;
+pub use process::PeerProcess;
 pub use registrations::Span;
 pub use work::{
     Completion, Opcode, Outcome, PostError, RegionId, RemoteAddr, Rights, WorkError, WorkRequest,

@@ -46,6 +46,8 @@ pub const MUTATIONS_IN_FLIGHT_MAX: usize = 64;
 pub const BATCH_MAX: usize = 1_024;
 /// Keys in one answer to a scan.
 pub const SCAN_KEYS_MAX: usize = 1_024;
+/// Leases that one session may have of one table.
+pub const LEASES_MAX: usize = 8;
 /// Bytes of a request or answer that travel inside the message; more goes by descriptor, where
 /// the fabric is one-sided.
 pub const INLINE_MAX_BYTES: usize = 4_096;

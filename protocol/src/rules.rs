@@ -28,11 +28,17 @@ pub enum Rule {
     RetiredIsForgotten,
     /// A miss counts only if the session had not ended after the last READ.
     FencedProvesNoMiss,
+    /// Tables that clients update: a pending entry is committed by compare-and-swap, since it may
+    /// have been committed and replaced by then.
+    FinishByCas,
+    /// Tables that clients update: before a segment is used again every slot that leads into it,
+    /// also over forwarded entries, points at the newest entry.
+    RepairBeforeReuse,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -48,6 +54,8 @@ impl Rule {
         Self::AcknowledgeWaits,
         Self::RetiredIsForgotten,
         Self::FencedProvesNoMiss,
+        Self::FinishByCas,
+        Self::RepairBeforeReuse,
     ];
 }
 

@@ -41,6 +41,11 @@ fn reads() -> Vec<(&'static str, Op<'static>, &'static str)> {
             "09 00000000 00 0000 0004",
         ),
         (
+            "whether an entry was linked",
+            Op::Linked { key: b"k", addr: 0x0102_0304_0506 },
+            "0e 01000000 6b 0605040302010000",
+        ),
+        (
             "scan behind a key with a prefix",
             Op::Scan { from: b"abc", after: true, prefix_len: 2, limit: 7 },
             "09 03000000 616263 01 0200 0700",
@@ -124,12 +129,14 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
              00",
         ),
         ("empty batch", Op::Batch(vec![]), "07 00000000"),
+        ("lease", Op::Lease { len_bytes: 0x1_0000 }, "0c 00000100"),
+        ("seal", Op::Seal { addr: 0x0102_0304_0506 }, "0d 0605040302010000"),
     ]
 }
 
 #[test]
 fn every_request() {
-    let mut seen = [false; 10];
+    let mut seen = [false; 13];
     for (what, op, body) in requests() {
         // No wildcard: a new operation does not compile until it is here, and fails until it
         // has golden bytes.
@@ -144,6 +151,9 @@ fn every_request() {
             Op::Batch(_) => 7,
             Op::WriteAt { .. } => 8,
             Op::Scan { .. } => 9,
+            Op::Lease { .. } => 10,
+            Op::Seal { .. } => 11,
+            Op::Linked { .. } => 12,
         }] = true;
         let golden = format!("{HEADER}\n{body}");
         let mut bytes = vec![];
@@ -152,7 +162,7 @@ fn every_request() {
         assert_eq!(Request::decode(&hex(&golden)), Ok(request(op)), "{what}");
         assert_eq!(Request::peek_id(&bytes), 0x0102_0304_0506_0708);
     }
-    assert_eq!(seen, [true; 10]);
+    assert_eq!(seen, [true; 13]);
 }
 
 #[test]
@@ -209,13 +219,20 @@ fn answers() -> Vec<(&'static str, Result<Reply<'static>, RpcError>, &'static st
             }),
             "08 01 02000000 01000000 61 0201000000000000 00000000 ffffffffffffffff",
         ),
+        (
+            "leased",
+            Ok(Reply::Leased { addr: 0x0102_0304_0506, len_bytes: 0x2_0000 }),
+            "0c 0605040302010000 00000200",
+        ),
+        ("sealed", Ok(Reply::Sealed), "0d"),
+        ("linked", Ok(Reply::Linked { linked: true }), "0e 01"),
         ("batch", Ok(batch), "07 03000000 03 00 0b00 02000000 6e6f 04 0100000000000000"),
     ]
 }
 
 #[test]
 fn every_answer() {
-    let mut seen = [false; 9];
+    let mut seen = [false; 12];
     for (what, result, body) in answers() {
         seen[match &result {
             Err(_) => 0,
@@ -227,6 +244,9 @@ fn every_answer() {
             Ok(Reply::Number { .. }) => 6,
             Ok(Reply::Batch(_)) => 7,
             Ok(Reply::Keys { .. }) => 8,
+            Ok(Reply::Leased { .. }) => 9,
+            Ok(Reply::Sealed) => 10,
+            Ok(Reply::Linked { .. }) => 11,
         }] = true;
         let golden = format!("0807060504030201 {body}");
         let answer = Answer { id: 0x0102_0304_0506_0708, result };
@@ -235,7 +255,7 @@ fn every_answer() {
         assert_hex(what, &bytes, &golden);
         assert_eq!(Answer::decode(&hex(&golden)), Ok(answer), "{what}");
     }
-    assert_eq!(seen, [true; 9]);
+    assert_eq!(seen, [true; 12]);
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn kinds() {
             assert_eq!(is_known(kind), listed.contains(&u64::from(kind)), "{rows:?}: {kind}");
         }
     }
-    assert_eq!((replies, both.len() - replies), (10, 9), "operations, replies");
+    assert_eq!((replies, both.len() - replies), (13, 12), "operations, replies");
     assert_eq!((FabricName::Shm as u8, FabricName::Verbs as u8, FabricName::Tcp as u8), (1, 2, 3));
     assert_eq!(&PREAMBLE_MAGIC, b"onesided");
     assert!(!Op::Ping.is_mutation());
@@ -296,6 +296,7 @@ fn value_of(name: &str) -> u64 {
         MUTATIONS_IN_FLIGHT_MAX,
         BATCH_MAX,
         SCAN_KEYS_MAX,
+        LEASES_MAX,
         INLINE_MAX_BYTES,
         MESSAGE_OVERHEAD_BYTES,
         CONTROL_REQUEST_MAX_BYTES,

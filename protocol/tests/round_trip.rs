@@ -55,6 +55,9 @@ impl Owned {
             5 => Op::Increment { key, by: self.number as i64 },
             6 => Op::Touch { key, ttl: self.ttl },
             7 => Op::WriteAt { key, offset_bytes: self.number, value: self.payload() },
+            8 => Op::Lease { len_bytes: self.number as u32 },
+            9 => Op::Seal { addr: self.number },
+            10 => Op::Linked { key, addr: self.number },
             _ => Op::Scan {
                 from: key,
                 after: self.number % 2 == 1,
@@ -82,6 +85,9 @@ impl Owned {
             4 => Reply::Done { version: self.number },
             5 => Reply::Deleted,
             6 => Reply::Number { value: self.number as i64, version: !self.number },
+            8 => Reply::Leased { addr: self.number, len_bytes: self.number as u32 },
+            9 => Reply::Sealed,
+            10 => Reply::Linked { linked: self.number % 2 == 1 },
             _ => Reply::Keys {
                 keys: [&self.key, &self.value].map(|key| KeyAt { key, slot: self.number }).to_vec(),
                 more: self.number % 2 == 1,
@@ -101,7 +107,7 @@ fn an_owned() -> impl Strategy<Value = Owned> {
         prop_oneof![Just(Ttl::TableDefault), Just(Ttl::Never), any::<u32>().prop_map(Ttl::Seconds)];
     let landing = proptest::option::of((any::<u64>(), 1..=u32::MAX));
     let bytes = || vec(any::<u8>(), 0..60);
-    (0..9_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
+    (0..12_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
         |(kind, key, value, landing, expect, ttl, number)| Owned {
             kind,
             key,
@@ -267,8 +273,11 @@ proptest! {
         id in any::<u64>(), sequence in any::<u64>(), table in any::<u32>(),
         ops in vec(an_owned(), 1..8), as_batch in any::<bool>(),
     ) {
-        // Scans are no part of a batch.
-        let parts = || ops.iter().map(Owned::op).filter(|op| !matches!(op, Op::Scan { .. }));
+        // Neither scans nor what concerns leases are part of a batch.
+        let alone = |op: &Op<'_>| {
+            matches!(op, Op::Scan { .. } | Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. })
+        };
+        let parts = || ops.iter().map(Owned::op).filter(|op| !alone(op));
         let op = match as_batch {
             true => Op::Batch(parts().collect()),
             false => ops[0].op(),
@@ -282,8 +291,11 @@ proptest! {
 
     #[test]
     fn answers(id in any::<u64>(), all in vec(an_owned(), 1..8), as_batch in any::<bool>()) {
-        // Keys are no part of a batch.
-        let is_part = |reply: &Result<_, _>| !matches!(reply, Ok(Reply::Keys { .. }));
+        // Neither keys nor what concerns leases are part of a batch.
+        let is_part = |reply: &Result<_, _>| {
+            use Reply::{Keys, Leased, Linked, Sealed};
+            !matches!(reply, Ok(Keys { .. } | Leased { .. } | Sealed | Linked { .. }))
+        };
         let replies = || all.iter().map(Owned::reply).filter(is_part);
         let result = match as_batch {
             true => Ok(Reply::Batch(replies().collect())),

@@ -242,6 +242,12 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("cleaning_waits", cleaning.waits),
         ("cleaning_longest_wait_us", cleaning.longest_wait_us),
         ("cleaning_write_amplification_per_mille", cleaning.write_amplification_per_mille()),
+        ("leases", status.cas.leases),
+        ("lease_bytes", status.cas.lease_bytes),
+        ("cas_repaired_slots", status.cas.repaired_slots),
+        ("cas_finished_entries", status.cas.finished_entries),
+        ("cas_lost_swaps", status.cas.lost_swaps),
+        ("cas_broken_keys", status.cas.broken_keys),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .to_vec()

@@ -224,7 +224,7 @@ impl Connection {
     }
 
     /// Posts what the fabric takes now. `Ok`: what is left in the chain found it full.
-    fn post(&self, chain: &mut VecDeque<WorkRequest>) -> Result<(), CallError> {
+    pub(super) fn post(&self, chain: &mut VecDeque<WorkRequest>) -> Result<(), CallError> {
         match self.endpoint().post(chain) {
             Ok(()) | Err(PostError::Full) => Ok(()),
             Err(PostError::Closed) => {

@@ -375,8 +375,9 @@ impl Connection {
                 self.pending.failed(id, error)
             }
             Outcome::Disconnected(reason) => return self.mark_lost(&reason),
+            Outcome::Atomic(word) => self.pending.swapped(id, word),
             // Nothing of these is asked for by a client.
-            Outcome::Written(_) | Outcome::Atomic(_) | Outcome::Sent(_) => return,
+            Outcome::Written(_) | Outcome::Sent(_) => return,
             Outcome::Connected(_) => return,
         };
         self.give_back(freed);

@@ -8,6 +8,7 @@
 //! | `call` | RPC: encode, post, wait |
 //! | `reads` | READs behind one doorbell |
 //! | `operations` | what is under way, and when it is over |
+//! | `swaps` | WRITE and compare-and-swap behind one doorbell |
 //! | `polled` | one READ by a thread that waits itself |
 //! | `session` | sequence numbers of mutations |
 //! | `staging` | memory for values that do not fit into a message |
@@ -27,6 +28,7 @@ mod polled;
 mod reads;
 mod session;
 mod staging;
+mod swaps;
 mod time;
 
 pub(crate) use call::{Answered, CallError, Outgoing};
@@ -37,4 +39,5 @@ pub(crate) use driver::block_on;
 pub(crate) use operations::{Begun, UnderWay};
 pub(crate) use session::{SequenceTicket, Session};
 pub(crate) use staging::Keep;
+pub(crate) use swaps::{Posted, Swap, SwapSlot};
 pub(crate) use time::{Deadline, TICK, TimedOut};

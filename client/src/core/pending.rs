@@ -37,6 +37,8 @@ struct Slot {
     answer: Option<Buffer>,
     /// Of a group of several READs.
     reads: Vec<Option<Buffer>>,
+    /// What a compare-and-swap found.
+    word: Option<u64>,
     failure: Option<Failure>,
 }
 
@@ -55,6 +57,8 @@ pub(crate) struct Collected {
     pub(crate) answer: Option<Buffer>,
     /// Of several READs.
     pub(crate) reads: Vec<Option<Buffer>>,
+    /// Of a compare-and-swap.
+    pub(crate) word: Option<u64>,
     pub(crate) keep: Option<Keep>,
     pub(crate) failure: Option<Failure>,
 }
@@ -139,6 +143,7 @@ impl Pending {
         let collected = Collected {
             answer: slot.answer.take(),
             reads: std::mem::take(&mut slot.reads),
+            word: slot.word.take(),
             keep: slot.keep.take(),
             failure: slot.failure,
         };
@@ -176,6 +181,13 @@ impl Pending {
             Some(place) if place.is_none() => *place = Some(buffer),
             _ => return Freed::default(),
         }
+        Freed { slot: self.complete(slot, id), credit: false }
+    }
+
+    /// A compare-and-swap is done.
+    pub(crate) fn swapped(&self, id: u64, word: u64) -> Freed {
+        let Some(mut slot) = self.slot(id) else { return Freed::default() };
+        slot.word = Some(word);
         Freed { slot: self.complete(slot, id), credit: false }
     }
 
@@ -247,6 +259,7 @@ impl Pending {
         slot.waker = None;
         slot.keep = None;
         slot.answer = None;
+        slot.word = None;
         slot.reads.clear();
         self.free.lock().push(id as u16);
     }

@@ -166,7 +166,7 @@ pub(crate) fn entries_now<K: AsRef<[u8]>>(
 
 /// Where the bucket of this hash is.
 #[inline(always)]
-fn bucket_place<'a>(
+pub(super) fn bucket_place<'a>(
     loads: &'a Loads,
     view: &TableView,
     hash: KeyHash,
@@ -177,7 +177,7 @@ fn bucket_place<'a>(
 
 /// A slot that the bucket at this place has for this hash: as [`super::bucket::any_match`].
 #[inline(always)]
-fn slot_now((memory, at): (&Memory, usize), hash: KeyHash) -> Option<Slot> {
+pub(super) fn slot_now((memory, at): (&Memory, usize), hash: KeyHash) -> Option<Slot> {
     memory.find_word::<HIGH_SHIFT>(at, u32::from(hash.fingerprint()), SLOTS).map(Slot)
 }
 

@@ -45,6 +45,12 @@ impl Io<'_> {
         Ok(clamp(addr, len_bytes, region_bytes))
     }
 
+    /// Where an address of a known region is; `None`: it is none, or an entry would not fit there.
+    pub(crate) fn known_place(&self, addr: LogAddr) -> Option<RemoteAddr> {
+        let region_bytes = self.regions.len_bytes(addr.region());
+        clamp(addr, HEADER_BYTES, region_bytes).map(|(remote, _)| remote)
+    }
+
     /// READs words of the catalog.
     pub(crate) async fn catalog(&self, offset: usize, words: usize) -> Result<Vec<u64>, Error> {
         let region = RegionId(CATALOG_REGION);

@@ -13,6 +13,7 @@ use onesided_protocol::rules::{Rule, holds};
 use zerocopy::IntoBytes;
 
 use super::bucket::Bucket;
+use super::current::Current;
 use super::io::Io;
 use super::target::Target;
 use super::view::{IndexMap, Place, Refreshed, TableView};
@@ -46,12 +47,16 @@ enum Round {
 /// What one slot led to.
 enum Followed {
     Hit(Meta),
-    NoRoom { needed_bytes: usize },
+    NoRoom {
+        needed_bytes: usize,
+    },
     Expired,
     ExpiryUnclear,
     OtherKey,
     Dead,
     Unproven,
+    /// Replaced more often than is followed.
+    TooFar,
 }
 
 /// Looks `key` up; its value goes into `target`, which holds anything after other outcomes than a
@@ -164,7 +169,9 @@ impl Search<'_> {
                 Followed::ExpiryUnclear => Outcome::AskServer,
                 Followed::Dead if !holds(Rule::DeadLooksAgain) => Outcome::Miss,
                 Followed::OtherKey => continue,
-                Followed::Dead | Followed::Unproven => {
+                // Where clients update, slots lag: the server repairs this one when it is asked.
+                Followed::TooFar if bucket.fresh => Outcome::AskServer,
+                Followed::Dead | Followed::Unproven | Followed::TooFar => {
                     only_other_keys = false;
                     continue;
                 }
@@ -193,6 +200,7 @@ impl Search<'_> {
                 Verdict::Large { header, state } => {
                     return self.large(addr, header, state, target).await;
                 }
+                Verdict::Forwarded(..) if hop == HOPS_MAX => return Ok(Followed::TooFar),
                 Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
                 Verdict::OtherKey => return Ok(Followed::OtherKey),
                 Verdict::Dead => return Ok(Followed::Dead),
@@ -212,6 +220,10 @@ impl Search<'_> {
         words: Vec<u64>,
         target: &mut Target<'_, '_>,
     ) -> Result<Followed, Error> {
+        let EntryHeader { version, expiry_s, flags, .. } = header;
+        if flags == 0 {
+            target.note(Current { addr, word: words[0], version, expiry_s });
+        }
         Ok(match self.io.expired(header.expiry_s) {
             Expired::No if target.copy(bytes_of(words.as_bytes(), &header)) => {
                 Followed::Hit(Meta::of(&header))

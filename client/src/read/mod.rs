@@ -12,10 +12,12 @@
 //! | `view`, `cache`, `prefill` | the table's directory and the buckets cached under it |
 //! | `regions`, `io` | what may be READ, and how it is |
 //! | `target` | where the value is wanted |
+//! | `current` | where the entry is, for who replaces it |
 
 mod batch;
 mod bucket;
 mod cache;
+mod current;
 mod fast;
 mod io;
 mod lookup;
@@ -28,10 +30,11 @@ mod view;
 mod walk;
 
 pub(crate) use cache::CacheBudget;
+pub(crate) use current::{Current, Look, Seen, current, current_now, examine, newest_now};
 pub(crate) use scan::{Page, scan};
 pub(crate) use view::TableView;
 
-use io::Io;
+pub(crate) use io::Io;
 use lookup::Outcome;
 use target::{Lent, Target};
 
@@ -48,7 +51,7 @@ use crate::value::{Meta, Value};
 
 impl OpenTable {
     #[inline]
-    fn io(&self) -> Io<'_> {
+    pub(crate) fn io(&self) -> Io<'_> {
         Io { connection: &self.connection, regions: &self.view.regions, counts: &self.counts }
     }
 }

@@ -1,7 +1,9 @@
 //! Where the value of a GET is wanted.
 
 use onesided_fabric::{Buffer, RemoteAddr};
+use onesided_protocol::limits::LARGE_VALUE_BYTES;
 
+use super::current::Current;
 use super::io::Io;
 use crate::core::Shared;
 use crate::error::Error;
@@ -14,6 +16,9 @@ pub(crate) enum Target<'t, 'p> {
     Vec(&'t mut Vec<u8>),
     /// A buffer that a device writes into.
     Lent(&'t mut Lent<'p>),
+    /// Nowhere: it is to be replaced, and where its entry is matters. Of a large one nothing is
+    /// noted.
+    Place(&'t mut Option<Current>),
 }
 
 /// A caller's buffer while a GET has it.
@@ -51,6 +56,15 @@ impl Target<'_, '_> {
         match self {
             Self::Vec(vec) => vec.clear(),
             Self::Lent(lent) => lent.fill(0, |_| {}),
+            Self::Place(place) => **place = None,
+        }
+    }
+
+    /// The value's entry is this one.
+    #[inline]
+    pub(crate) fn note(&mut self, current: Current) {
+        if let Self::Place(place) = self {
+            **place = Some(current);
         }
     }
 
@@ -59,6 +73,8 @@ impl Target<'_, '_> {
     pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
         match self {
             Self::Vec(_) => true,
+            // No room for a large one.
+            Self::Place(_) => len_bytes <= LARGE_VALUE_BYTES,
             Self::Lent(lent) => len_bytes <= lent.capacity_bytes,
         }
     }
@@ -68,6 +84,7 @@ impl Target<'_, '_> {
         let capacity_bytes = match self {
             Self::Vec(vec) => vec.capacity(),
             Self::Lent(lent) => lent.capacity_bytes,
+            Self::Place(_) => 0,
         };
         Error::BufferTooSmall { needed_bytes, capacity_bytes }
     }
@@ -84,6 +101,7 @@ impl Target<'_, '_> {
                 vec.extend_from_slice(bytes);
             }
             Self::Lent(lent) => lent.fill(bytes.len(), |into| into.copy_from_slice(bytes)),
+            Self::Place(_) => {}
         }
         true
     }
@@ -124,6 +142,7 @@ impl Target<'_, '_> {
                 lent.buffer = Some(io.read_buffer(remote, buffer).await?);
                 Ok(())
             }
+            Self::Place(_) => Ok(()),
         }
     }
 }

@@ -22,7 +22,9 @@ mod stage;
 pub(crate) use lend::put_from;
 pub(crate) use many::{call_many, get_many};
 use reply::pong;
-pub(crate) use reply::{deleted, found, number, page, touched, version, version_if_present};
+pub(crate) use reply::{
+    deleted, found, leased, linked, number, page, sealed, touched, version, version_if_present,
+};
 use stage::{check_limits, stage};
 
 pub(crate) fn plain_put<'a>(key: &'a impl AsRef<[u8]>, value: &'a impl AsRef<[u8]>) -> Op<'a> {

@@ -1,5 +1,6 @@
 //! Replies become results.
 
+use onesided_protocol::LogAddr;
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::rpc::{Found, Payload, Reply};
 
@@ -59,6 +60,31 @@ pub(crate) fn page(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<Page, Error
             slots: keys.iter().map(|at| Slot(at.slot)).collect(),
             more,
         }),
+        _ => Err(WRONG_REPLY),
+    }
+}
+
+/// A lease: where it begins, and its length in bytes.
+pub(crate) fn leased(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<(LogAddr, usize), Error> {
+    match reply {
+        Reply::Leased { addr, len_bytes } => {
+            let addr = LogAddr::from_bits(addr).ok_or(WRONG_REPLY)?;
+            Ok((addr, len_bytes as usize))
+        }
+        _ => Err(WRONG_REPLY),
+    }
+}
+
+pub(crate) fn sealed(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<(), Error> {
+    match reply {
+        Reply::Sealed => Ok(()),
+        _ => Err(WRONG_REPLY),
+    }
+}
+
+pub(crate) fn linked(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<bool, Error> {
+    match reply {
+        Reply::Linked { linked } => Ok(linked),
         _ => Err(WRONG_REPLY),
     }
 }

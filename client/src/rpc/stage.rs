@@ -36,7 +36,8 @@ fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
         | Op::Increment { key, .. }
         | Op::Touch { key, .. } => (key, 0),
         Op::Scan { from, .. } => (from, 0),
-        Op::Ping | Op::Batch(_) => (&[], 0),
+        Op::Linked { key, .. } => (key, 0),
+        Op::Ping | Op::Batch(_) | Op::Lease { .. } | Op::Seal { .. } => (&[], 0),
     }
 }
 

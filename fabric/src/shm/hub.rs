@@ -219,6 +219,10 @@ impl Endpoint for ServerEndpoint {
         true
     }
 
+    fn peer_process(&self) -> Option<crate::process::PeerProcess> {
+        crate::process::PeerProcess::of(&self.0.socket)
+    }
+
     fn close(&self) {
         self.0.fail("closed by this side".to_owned());
     }

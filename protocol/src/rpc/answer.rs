@@ -44,6 +44,20 @@ pub enum Reply<'a> {
         /// Whether others may follow. If not, the last key of the range was reached.
         more: bool,
     },
+    /// To a lease: room that is all zeros.
+    Leased {
+        /// Where it begins (see [`crate::LogAddr`]).
+        addr: u64,
+        /// How long it is.
+        len_bytes: u32,
+    },
+    /// To a seal.
+    Sealed,
+    /// To the question whether an entry was linked.
+    Linked {
+        /// Whether it has replaced another one.
+        linked: bool,
+    },
     /// To a batch: one for each operation, in order.
     Batch(Vec<Result<Reply<'a>, RpcError>>),
 }
@@ -79,6 +93,9 @@ const DELETED: u8 = 5;
 const NUMBER: u8 = 6;
 const BATCH: u8 = 7;
 const KEYS: u8 = 8;
+const LEASED: u8 = 12;
+const SEALED: u8 = 13;
+const LINKED: u8 = 14;
 
 impl<'a> Answer<'a> {
     /// Appends the message.
@@ -130,6 +147,12 @@ fn decode_result<'a>(
             Ok(Reply::Number { value: reader.i64("number")?, version: reader.u64("version")? })
         }
         KEYS if batch_allowed => Ok(decode_keys(reader)?),
+        LEASED if batch_allowed => {
+            let addr = reader.u64("lease")?;
+            Ok(Reply::Leased { addr, len_bytes: reader.u32("lease length")? })
+        }
+        SEALED if batch_allowed => Ok(Reply::Sealed),
+        LINKED if batch_allowed => Ok(Reply::Linked { linked: reader.bool("linked")? }),
         BATCH if batch_allowed => {
             let count = reader.u32("batch count")?;
             if count as usize > BATCH_MAX {
@@ -191,6 +214,16 @@ impl Reply<'_> {
                     out.bytes(key);
                     out.u64(*slot);
                 }
+            }
+            Self::Leased { addr, len_bytes } => {
+                out.u8(LEASED);
+                out.u64(*addr);
+                out.u32(*len_bytes);
+            }
+            Self::Sealed => out.u8(SEALED),
+            Self::Linked { linked } => {
+                out.u8(LINKED);
+                out.u8((*linked).into());
             }
             Self::Batch(replies) => {
                 out.u8(BATCH);

@@ -90,8 +90,26 @@ pub enum Op<'a> {
         /// At most so many, 1 to [`SCAN_KEYS_MAX`].
         limit: u16,
     },
-    /// Several of the others (neither a batch nor a scan inside), one after the other, not atomic
-    /// together.
+    /// Of a table of mode `cas`: room in its log that this session may write entries into.
+    Lease {
+        /// How much is wanted.
+        len_bytes: u32,
+    },
+    /// Nothing more is written into a lease: its entries are the server's from now on.
+    Seal {
+        /// Where it begins (see [`crate::LogAddr`]).
+        addr: u64,
+    },
+    /// Whether an entry that this session wrote into a lease has replaced another one: asked when
+    /// the connection was lost before the compare-and-swap that links it was answered.
+    Linked {
+        /// Its key.
+        key: &'a [u8],
+        /// Where it is.
+        addr: u64,
+    },
+    /// Several of the others (neither a batch, a scan nor what concerns leases inside), one after
+    /// the other, not atomic together.
     Batch(Vec<Op<'a>>),
 }
 
@@ -183,6 +201,9 @@ const TOUCH: u8 = 6;
 const BATCH: u8 = 7;
 const WRITE_AT: u8 = 8;
 const SCAN: u8 = 9;
+const LEASE: u8 = 12;
+const SEAL: u8 = 13;
+const LINKED: u8 = 14;
 
 impl<'a> Request<'a> {
     /// Appends the message.
@@ -226,7 +247,7 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         match self {
-            Self::Ping | Self::Get { .. } | Self::Scan { .. } => false,
+            Self::Ping | Self::Get { .. } | Self::Scan { .. } | Self::Linked { .. } => false,
             Self::Batch(ops) => ops.iter().any(Self::is_mutation),
             _ => true,
         }
@@ -284,11 +305,31 @@ impl<'a> Op<'a> {
                 out.u16(*prefix_len);
                 out.u16(*limit);
             }
+            Self::Lease { .. } | Self::Seal { .. } | Self::Linked { .. } => self.encode_lease(out),
             Self::Batch(ops) => {
                 out.u8(BATCH);
                 out.u32(ops.len() as u32);
                 ops.iter().for_each(|op| op.encode(out));
             }
+        }
+    }
+
+    fn encode_lease(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Lease { len_bytes } => {
+                out.u8(LEASE);
+                out.u32(*len_bytes);
+            }
+            Self::Seal { addr } => {
+                out.u8(SEAL);
+                out.u64(*addr);
+            }
+            Self::Linked { key, addr } => {
+                out.u8(LINKED);
+                out.bytes(key);
+                out.u64(*addr);
+            }
+            _ => {}
         }
     }
 
@@ -302,6 +343,9 @@ impl<'a> Op<'a> {
         }
         if kind == SCAN && batch_allowed {
             return Self::decode_scan(reader);
+        }
+        if matches!(kind, LEASE..=LINKED) && batch_allowed {
+            return Self::decode_lease(kind, reader);
         }
         if !matches!(kind, GET..=TOUCH | WRITE_AT) {
             return Err(DecodeError::Unknown { field: "operation", value: u64::from(kind) });
@@ -341,6 +385,17 @@ impl<'a> Op<'a> {
             return Err(wrong("scan limit", limit));
         }
         Ok(Self::Scan { from, after, prefix_len, limit })
+    }
+
+    fn decode_lease(kind: u8, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            LEASE => Self::Lease { len_bytes: reader.u32("lease length")? },
+            SEAL => Self::Seal { addr: reader.u64("lease")? },
+            _ => {
+                let key = reader.bytes("key", KEY_MAX_BYTES)?;
+                Self::Linked { key, addr: reader.u64("entry")? }
+            }
+        })
     }
 
     fn decode_batch(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {

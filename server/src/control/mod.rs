@@ -102,6 +102,7 @@ async fn tick(core: Arc<Core>) {
             .any(|engine| engine.has_expiring() || engine.has_heat() || engine.has_retired());
         let mut engines = core.tenants.engines();
         let tending = tending || engines.any(|engine| engine.may_shrink());
+        let tending = tending || core.sessions.orphans() > 0;
         if expired.is_empty() && !tending {
             continue;
         }
@@ -114,6 +115,7 @@ async fn tick(core: Arc<Core>) {
                 core.sessions.end(&session, Ended::Fenced);
                 core.stats.fenced.add(1);
             }
+            core.sessions.tend_orphans();
             for engine in core.tenants.engines() {
                 engine.expire();
                 engine.tend_heat();

@@ -127,6 +127,24 @@ impl Block {
         self.holds.fetch_add(PIN + bytes as u64, Ordering::Relaxed);
     }
 
+    /// All that is live in it is counted no more, so that it becomes free with its last pin.
+    pub(super) fn forget_live(&self) {
+        self.holds.fetch_and(!LIVE, Ordering::AcqRel);
+    }
+
+    /// Counts more bytes as live, unless it is free, or already full of what cannot be. From then
+    /// on
+    /// it is not free until they are taken off.
+    #[must_use]
+    pub(super) fn count(&self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        let more = |holds: u64| {
+            let room = (holds & LIVE) + bytes <= LIVE / 2;
+            (holds != 0 && room).then_some(holds + bytes)
+        };
+        self.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
     /// Whether it is active and nothing in it is live or being written.
     pub(super) fn is_all_dead(&self) -> bool {
         self.holds.load(Ordering::Acquire) == ACTIVE

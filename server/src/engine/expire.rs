@@ -90,6 +90,9 @@ impl Table {
     }
 
     fn expire_segment(&self, segment: &Segment) -> usize {
+        if self.is_cas() {
+            return self.expire_shared(segment);
+        }
         let pool = &self.shared.pool;
         let mut state = segment.state.lock();
         if state.count == 0 || self.dropped.load(Ordering::Acquire) {

@@ -205,7 +205,6 @@ impl Pool {
     }
 
     /// The memory that an address that the engine made leads into.
-    #[allow(dead_code, reason = "as of `Words`")]
     pub(super) fn memory_at(&self, addr: LogAddr) -> &Arc<Memory> {
         &self.region(addr.region()).memory
     }
@@ -412,6 +411,33 @@ impl Pool {
     #[inline]
     pub(super) fn add(&self, addr: LogAddr, bytes: usize) {
         self.block_of(addr).add(bytes);
+    }
+
+    /// Counts bytes as live in the segment at `addr`. `false`: it is free.
+    #[must_use]
+    pub(super) fn count(&self, addr: LogAddr, bytes: usize) -> bool {
+        self.block_of(addr).count(bytes)
+    }
+
+    /// Whatever slots still point into the segment at `addr` counts no more: only where a rule is
+    /// switched off.
+    pub(super) fn forget_live(&self, addr: LogAddr) {
+        self.block_of(addr).forget_live();
+    }
+
+    /// Bytes from any address to the end of the segment that it is in, if that is one of this
+    /// table's, where clients may write.
+    pub(super) fn log_room(&self, addr: LogAddr, owner: u32) -> Option<usize> {
+        let region = self.regions.get(addr.region() as usize)?.get()?;
+        let index = addr.offset_bytes() / self.block_bytes;
+        let start = index.checked_sub(region.blocks.get(index)?.back())?;
+        let block = region.blocks.get(start)?;
+        let is_own = block.used_for() == Use::Log && block.owner() == owner;
+        if !is_own || region.rights != Rights::ReadWrite || region.retired.load(Ordering::Acquire) {
+            return None;
+        }
+        let end_bytes = (start + block.run()) * self.block_bytes;
+        end_bytes.min(region.memory.len_bytes()).checked_sub(addr.offset_bytes())
     }
 
     /// As [`Self::add`], for an entry that has the run to itself.

@@ -15,6 +15,7 @@ mod ahead;
 mod block;
 mod bucket;
 mod budget;
+mod cas;
 mod catalog;
 mod change;
 mod clean;
@@ -54,6 +55,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 pub use budget::Budget;
+pub use cas::CasStatus;
 pub use clean::{Cleaning, CleaningStatus};
 pub use epoch::Acknowledged;
 pub use index::IndexStatus;
@@ -62,6 +64,7 @@ pub use order::ScanRange;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 
+use cas::Cas;
 use catalog::Catalog;
 use clean::{Cleaner, CleanerThread};
 use epoch::Epochs;
@@ -161,6 +164,8 @@ pub(crate) struct Shared {
     epochs: Epochs,
     shrink_after_s: u32,
     shrinking: Shrinking,
+    /// What clients write.
+    cas: Cas,
 }
 
 /// The engine of one tenant in one server life.
@@ -214,6 +219,7 @@ impl Engine {
             epochs: Epochs::default(),
             shrink_after_s: config.shrink_after_s,
             shrinking: Shrinking::default(),
+            cas: Cas::default(),
         });
         let tables = Mutex::new(Tables::new(random));
         let cleaner = match config.cleaner_thread && config.cleaning != Cleaning::Off {

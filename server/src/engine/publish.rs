@@ -9,6 +9,9 @@
 //! | relocate | as update: the same version and value at another address |
 //! | delete | old entry dead, slot empty |
 //!
+//! Where clients change state words too ([`super::cas`]) what was committed changes by
+//! compare-and-swap only, and a change may fail there.
+//!
 //! [`rules::holds`](onesided_protocol::rules::holds) lets a test leave one out, in the way that
 //! the model does.
 
@@ -24,6 +27,7 @@ use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::{Death, State};
 use onesided_protocol::rules::{Rule, holds};
 
+use super::Shared;
 use super::spot::Spot;
 
 /// An entry that is to be written.
@@ -96,6 +100,30 @@ fn lay_out(bytes: &mut Vec<u8>, draft: &Draft<'_>) {
 }
 
 impl Pending<'_> {
+    /// Its size class.
+    pub(super) fn class(&self) -> u8 {
+        self.class
+    }
+
+    /// As [`Self::update`] and [`Self::relocate`], where clients may replace the old entry, too.
+    /// `false`: one was faster, and nothing was changed.
+    #[must_use]
+    pub(super) fn link(
+        &self,
+        shared: &Shared,
+        old: LogAddr,
+        slot: Spot<'_>,
+        fingerprint: u16,
+    ) -> bool {
+        if !swap_committed(shared, old, State::forwarded(self.class, self.addr)) {
+            return false;
+        }
+        // Nobody replaces what is pending, so nobody else changes this word.
+        self.commit();
+        self.point(slot, fingerprint);
+        true
+    }
+
     fn commit(&self) {
         self.at.plus(STATE_OFFSET).store(self.committed);
     }
@@ -153,6 +181,40 @@ pub(super) fn remove(old: Spot<'_>, slot: Spot<'_>, reason: Death) {
         kill(old, reason);
     }
     slot.store(Slot::EMPTY.0);
+}
+
+/// As [`remove`], where clients may replace the old entry. `false`: one was faster, and nothing was
+/// changed.
+#[must_use]
+pub(super) fn remove_shared(shared: &Shared, old: LogAddr, slot: Spot<'_>, why: Death) -> bool {
+    let removed = swap_committed(shared, old, State::dead(why));
+    if removed {
+        slot.store(Slot::EMPTY.0);
+    }
+    removed
+}
+
+/// Replaces the state word of a committed entry.
+fn swap_committed(shared: &Shared, entry: LogAddr, new: u64) -> bool {
+    let word = shared.pool.at(entry).plus(STATE_OFFSET).load();
+    matches!(State::decode(word), State::Committed(_)) && shared.swap(entry, word, new)
+}
+
+/// Commits an entry that a client has linked, and whose state word says `pending`; unless that is
+/// done already, and more.
+pub(super) fn finish(shared: &Shared, entry: LogAddr, pending: u64, checksum: u64) {
+    if holds(Rule::FinishByCas) {
+        shared.swap(entry, pending, State::committed(checksum));
+    } else {
+        shared.pool.at(entry).plus(STATE_OFFSET).store(State::committed(checksum));
+    }
+}
+
+const _: () = assert!(STATE_OFFSET == 0, "an entry's address is that of its state word");
+
+/// As [`kill`], if its state word is still this one.
+pub(super) fn kill_if(shared: &Shared, entry: LogAddr, word: u64, reason: Death) -> bool {
+    shared.swap(entry, word, State::dead(reason))
 }
 
 /// Marks an entry dead whose slot proves nothing any more: its table is being dropped.

@@ -173,6 +173,11 @@ fn slots_of(line: usize) -> std::ops::Range<usize> {
     line + 1..line + LINE_WORDS
 }
 
+/// All slots in a segment's words.
+pub(super) fn slots(words: &[u64]) -> impl Iterator<Item = Slot> {
+    words.chunks_exact(LINE_WORDS).flat_map(|line| &line[1..]).map(|&word| Slot(word))
+}
+
 /// Number of the tail line that begins at this word.
 fn tail_number(line: usize) -> u8 {
     ((line - BUCKETS * BUCKET_WORDS) / LINE_WORDS) as u8 + 1
@@ -194,7 +199,8 @@ impl Halves {
                 let at = pool.at(addr);
                 let header = header_at(at);
                 key.resize(usize::from(header.key_len), 0);
-                at.plus(header.key_offset()).read(&mut key);
+                // Where clients can write entries they may say anything.
+                let _inside = at.plus(header.key_offset()).try_read(&mut key);
                 let prefix = KeyHash::of(hash_seed, &key).prefix();
                 halves.moves[i] = top_bits(prefix, depth + 1) & 1 == 1;
                 halves.moved_count += u32::from(halves.moves[i]);

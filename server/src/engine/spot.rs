@@ -45,6 +45,11 @@ impl<'a> Spot<'a> {
         own(self.memory.store(self.offset_bytes, word));
     }
 
+    /// Makes so many bytes zeros.
+    pub(super) fn zero(self, len_bytes: usize) {
+        own(self.memory.zero(self.offset_bytes, len_bytes));
+    }
+
     pub(super) fn add(self, value: u64) {
         own(self.memory.fetch_add(self.offset_bytes, value));
     }
@@ -78,14 +83,18 @@ impl<'a> Spot<'a> {
         own(self.memory.write_bytes(self.offset_bytes, from));
     }
 
-    /// Whether these bytes are there.
+    /// Reads bytes at a place that was told by what clients can write. `false`: it is none.
+    pub(super) fn try_read(self, into: &mut [u8]) -> bool {
+        self.memory.read_bytes(self.offset_bytes, into).is_ok()
+    }
+
+    /// Whether these bytes are there; not beyond the end of the memory.
     #[inline]
     pub(super) fn holds(self, wanted: &[u8]) -> bool {
         let mut found = [0; COMPARE_BYTES];
         wanted.chunks(COMPARE_BYTES).enumerate().all(|(i, wanted)| {
             let found = &mut found[..wanted.len()];
-            self.plus(i * COMPARE_BYTES).read(found);
-            found == wanted
+            self.plus(i * COMPARE_BYTES).try_read(found) && found == wanted
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cas::CasStatus;
 use super::clean::CleaningStatus;
 use super::log::Log;
 use super::order::Order;
@@ -55,6 +56,8 @@ pub struct MemoryStatus {
     pub private_bytes: u64,
     /// What cleaning has done.
     pub cleaning: CleaningStatus,
+    /// What clients write by themselves.
+    pub cas: CasStatus,
 }
 
 impl MemoryStatus {
@@ -80,6 +83,7 @@ impl MemoryStatus {
             sum.huge_refused_bytes += part.huge_refused_bytes;
             sum.private_bytes += part.private_bytes;
             sum.cleaning = sum.cleaning.and(&part.cleaning);
+            sum.cas = sum.cas.and(&part.cas);
         }
         sum.free_bytes += sum.unmade_bytes;
         sum.limit_bytes = sum.region_bytes + sum.retired_bytes + sum.unmade_bytes;
@@ -133,6 +137,7 @@ impl Engine {
             huge_refused_bytes,
             private_bytes: private as u64,
             cleaning: self.cleaning_status(),
+            cas: self.cas_status(),
         }
     }
 }

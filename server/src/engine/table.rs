@@ -18,6 +18,7 @@ use parking_lot::MutexGuard;
 use super::Shared;
 use super::account::Account;
 use super::bucket::{Hit, Probe};
+use super::cas::{LOST_MAX, contended};
 use super::change::{Change, Decision, Put};
 use super::evict::Part;
 use super::expire::ExpiryRound;
@@ -59,7 +60,7 @@ pub struct Table {
     secret: u64,
     pub(super) update: UpdateMode,
     /// What entries are written with, from the secret.
-    sums: ChecksumKey,
+    pub(super) sums: ChecksumKey,
     pub(super) shared: Arc<Shared>,
     pub(super) account: Account,
     pub(super) index: Index,
@@ -91,7 +92,8 @@ pub struct Table {
 /// An entry that was written where nobody cleans until [`Table::settle`].
 pub(super) struct Fresh<'a> {
     pub(super) pending: Pending<'a>,
-    addr: LogAddr,
+    pub(super) addr: LogAddr,
+    pub(super) len_bytes: usize,
 }
 
 /// Why nothing was written.
@@ -114,6 +116,19 @@ pub(super) struct Found<'a> {
     state: MutexGuard<'a, SegmentState>,
     pub(super) base: Spot<'a>,
     pub(super) probe: Probe,
+}
+
+impl Found<'_> {
+    pub(super) fn fingerprint(&self) -> u16 {
+        self.hash.fingerprint()
+    }
+
+    /// The key has no entry any more.
+    pub(super) fn gone(&mut self, hit: Hit) {
+        self.probe.hit = None;
+        self.probe.vacant_bytes = Some(hit.slot_bytes);
+        self.state.count -= 1;
+    }
 }
 
 impl Table {
@@ -248,13 +263,16 @@ impl Table {
     /// # Errors
     /// `Unexpected` when `expect` is not met, `NoSuchTable`; nothing was changed.
     pub fn delete(&self, key: &[u8], expect: Expect) -> Result<bool, RpcError> {
-        let mut found = self.find(key)?;
-        let live = self.drop_expired(&mut found);
-        check(expect, live.map(|hit| hit.header.version))?;
-        if let Some(hit) = live {
-            self.remove(&mut found, hit, Death::Deleted);
+        for _ in 0..LOST_MAX {
+            let mut found = self.find(key)?;
+            let live = self.drop_expired(&mut found, key);
+            check(expect, live.map(|hit| hit.header.version))?;
+            let Some(hit) = live else { return Ok(false) };
+            if self.remove(&mut found, hit, Death::Deleted) {
+                return Ok(true);
+            }
         }
-        Ok(live.is_some())
+        Err(contended())
     }
 
     /// Copies the key's entry elsewhere, with the same version. `false`: there was none.
@@ -263,11 +281,14 @@ impl Table {
     /// `OutOfMemory`, `NoSuchTable`; nothing was changed.
     pub fn relocate(&self, key: &[u8]) -> Result<bool, RpcError> {
         let mut found = self.find(key)?;
-        let Some(hit) = self.drop_expired(&mut found) else { return Ok(false) };
+        let Some(hit) = self.drop_expired(&mut found, key) else { return Ok(false) };
         let mut value = Vec::new();
         let at = self.shared.pool.at(hit.addr);
         read_value(at, &hit.header, &mut value);
         let fresh = self.append_entry(&self.log, Need::Replace, hit.header, key, &value)?;
+        if self.is_cas() {
+            return Ok(self.link(&found, hit, &fresh));
+        }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.relocate(at, slot, found.hash.fingerprint());
         self.release(hit.addr, &hit.header);
@@ -303,22 +324,26 @@ impl Table {
             let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
             return Err(RpcError::new(ErrorCode::TooLarge, text).into());
         }
-        // Every look but the last ends in a split.
-        for _ in 0..=2 * u32::from(DEPTH_MAX) {
+        // Every look but the last ends in a split, or a client was faster.
+        let (mut splits, mut lost) = (0, 0);
+        while splits <= 2 * u32::from(DEPTH_MAX) {
             let mut found = self.find(key)?;
-            let live = self.drop_expired(&mut found);
+            let live = self.drop_expired(&mut found, key);
             let at = live.map(|hit| self.shared.pool.at(hit.addr));
             let Some(decision) = change.decide(live.map(|hit| hit.header), at)? else {
                 return Ok(None);
             };
             let header = self.header(key, change.value(), decision, live)?;
             match live {
-                Some(hit) => return self.replace(&found, hit, header, key, change.value()),
-                None => {
-                    if let Some(version) = self.insert(&mut found, header, key, change.value())? {
-                        return Ok(Some(version));
-                    }
-                }
+                Some(hit) => match self.replace(&found, hit, header, key, change.value())? {
+                    None if lost == LOST_MAX => return Err(contended().into()),
+                    None => lost += 1,
+                    version => return Ok(version),
+                },
+                None => match self.insert(&mut found, header, key, change.value())? {
+                    None => splits += 1,
+                    version => return Ok(version),
+                },
             }
         }
         let text = "one bucket of the index stays full however often it is split; \
@@ -326,6 +351,7 @@ impl Table {
         Err(RpcError::new(ErrorCode::IndexFull, text).into())
     }
 
+    /// `None`: a client was faster, so look again.
     fn replace(
         &self,
         found: &Found<'_>,
@@ -334,15 +360,17 @@ impl Table {
         key: &[u8],
         value: &[u8],
     ) -> Result<Option<u64>, Refused> {
-        header.version = hit.header.version + 1;
+        // Where clients write versions, they may be any.
+        header.version = hit.header.version.saturating_add(1);
         let longer = header.padded_bytes() > hit.header.padded_bytes();
         let need = if longer { Need::Grow } else { Need::Replace };
         let wanted = self.log.wanted(header.padded_bytes(), need);
         let fresh = self
             .append_entry(&self.log, need, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
-        if header.version > self.greatest_version.load(Ordering::Relaxed) {
-            self.greatest_version.fetch_max(header.version, Ordering::Relaxed);
+        self.note_version(header.version);
+        if self.is_cas() {
+            return Ok(self.link(found, hit, &fresh).then_some(header.version));
         }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());
@@ -382,6 +410,9 @@ impl Table {
             place.insert();
         }
         fresh.pending.insert(base.plus(slot_bytes), hash.fingerprint());
+        if self.is_cas() {
+            self.recount(&fresh);
+        }
         state.count += 1;
         self.heat.note(*hash);
         self.settle(&fresh);
@@ -403,7 +434,8 @@ impl Table {
         let append_number =
             if header.is_large() { append_numbers.fetch_add(1, Ordering::Relaxed) } else { 0 };
         let draft = Draft { header, append_number, key, value };
-        Ok(Fresh { pending: publish::write(pool.at(addr), addr, &self.sums, &draft), addr })
+        let pending = publish::write(pool.at(addr), addr, &self.sums, &draft);
+        Ok(Fresh { pending, addr, len_bytes: header.padded_bytes() })
     }
 
     /// The entry is where it belongs: from now on the cleaner may look at it.
@@ -458,39 +490,59 @@ impl Table {
         }
         let base = self.shared.pool.at(segment.addr);
         let probe = Probe::of(&self.shared.pool, base, hash, key);
-        Ok(Found { hash, segment, state, base, probe })
+        let mut found = Found { hash, segment, state, base, probe };
+        if self.is_cas() {
+            self.follow(&mut found, key);
+        }
+        Ok(found)
     }
 
     /// The key's entry, unless it has expired: then it is removed.
-    fn drop_expired(&self, found: &mut Found<'_>) -> Option<Hit> {
-        let hit = found.probe.hit?;
-        if !self.is_expired(&hit.header) {
-            return Some(hit);
+    pub(super) fn drop_expired(&self, found: &mut Found<'_>, key: &[u8]) -> Option<Hit> {
+        for _ in 0..LOST_MAX {
+            let hit = found.probe.hit?;
+            if !self.is_expired(&hit.header) {
+                return Some(hit);
+            }
+            if self.remove(found, hit, Death::Expired) {
+                self.expired.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            self.follow(found, key);
         }
-        self.remove(found, hit, Death::Expired);
-        self.expired.fetch_add(1, Ordering::Relaxed);
-        found.probe.vacant_bytes = Some(hit.slot_bytes);
-        None
+        // Somebody updates it all the time.
+        found.probe.hit
     }
 
-    fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) {
+    /// `false`: a client has replaced its entry meanwhile.
+    fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) -> bool {
+        if self.is_cas() {
+            return self.unlink(found, hit, reason);
+        }
         let slot = found.base.plus(hit.slot_bytes);
         let at = self.shared.pool.at(hit.addr);
         publish::remove(at, slot, reason);
         self.forget(at, &hit.header);
-        found.probe.hit = None;
-        found.state.count -= 1;
+        found.gone(hit);
         self.release(hit.addr, &hit.header);
+        true
     }
 
     pub(super) fn release(&self, addr: LogAddr, header: &EntryHeader) {
         Log::release(&self.shared.pool, &self.account, addr, header.padded_bytes());
     }
 
+    /// Whoever gives a version later gives a greater one.
+    pub(super) fn note_version(&self, version: u64) {
+        if version > self.greatest_version.load(Ordering::Relaxed) {
+            self.greatest_version.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
     /// Greater than every version this table has given.
     fn new_version(&self) -> u64 {
         let now_ns = self.shared.clock.unix_ns();
-        let next = |greatest: u64| now_ns.max(greatest + 1);
+        let next = |greatest: u64| now_ns.max(greatest.saturating_add(1));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         match self.greatest_version.fetch_update(set, fetch, |greatest| Some(next(greatest))) {
             Ok(greatest) | Err(greatest) => next(greatest),

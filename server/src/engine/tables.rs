@@ -264,6 +264,13 @@ impl Table {
         invalidate(base);
         let mut words = vec![0; SEGMENT_WORDS];
         base.read_words(&mut words);
+        if self.is_cas() {
+            for slot in super::split::slots(&words) {
+                self.kill_shared(slot);
+            }
+            state.count = 0;
+            return;
+        }
         let slots = words.chunks_exact(LINE_WORDS).flat_map(|line| &line[1..]);
         for addr in slots.filter_map(|&word| Slot(word).addr()) {
             let at = pool.at(addr);

@@ -19,7 +19,6 @@ impl Default for Words {
     }
 }
 
-#[allow(dead_code, reason = "as of those who call it")]
 fn failed(error: &AtomicsError) -> RpcError {
     let text = match error {
         AtomicsError::Unknown(_) => format!("{error}; whether it was changed is unknown"),
@@ -31,7 +30,6 @@ fn failed(error: &AtomicsError) -> RpcError {
     RpcError::new(ErrorCode::Internal, text)
 }
 
-#[allow(dead_code, reason = "what counters and cas tables are built on")]
 impl Shared {
     /// If the word at `addr` is `expected`, makes it `new`; gives what was there before.
     ///
@@ -47,10 +45,21 @@ impl Shared {
         atomics.compare_swap(self.word(addr), expected, new).map_err(|error| failed(&error))
     }
 
+    /// As [`Self::compare_swap`]; whether it took effect. `new` is no word that anybody else would
+    /// put there.
+    pub(super) fn swap(&self, addr: LogAddr, expected: u64, new: u64) -> bool {
+        match self.compare_swap(addr, expected, new) {
+            Ok(found) => found == expected,
+            // The device failed: what it was told before is done or never will be.
+            Err(_) => self.pool.at(addr).load() == new,
+        }
+    }
+
     /// Adds to the word at `addr`, wrapping; gives what was there before.
     ///
     /// # Errors
     /// As [`Self::compare_swap`].
+    #[allow(dead_code, reason = "what counters are built on")]
     pub(super) fn fetch_add(&self, addr: LogAddr, add: u64) -> Result<u64, RpcError> {
         let atomics = Arc::clone(&self.words.0.read());
         atomics.fetch_add(self.word(addr), add).map_err(|error| failed(&error))

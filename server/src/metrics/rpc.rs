@@ -7,8 +7,21 @@ use onesided_protocol::latency::{LATENCY_BUCKETS, bucket_of};
 use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
 
 /// Operations, by name.
-pub(crate) const VERBS: [&str; 10] =
-    ["ping", "get", "put", "delete", "append", "increment", "touch", "batch", "write_at", "scan"];
+pub(crate) const VERBS: [&str; 13] = [
+    "ping",
+    "get",
+    "put",
+    "delete",
+    "append",
+    "increment",
+    "touch",
+    "batch",
+    "write_at",
+    "scan",
+    "lease",
+    "seal",
+    "linked",
+];
 /// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
 pub(crate) const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
 
@@ -25,6 +38,9 @@ pub(crate) fn verb(op: &Op<'_>) -> usize {
         Op::Batch(_) => 7,
         Op::WriteAt { .. } => 8,
         Op::Scan { .. } => 9,
+        Op::Lease { .. } => 10,
+        Op::Seal { .. } => 11,
+        Op::Linked { .. } => 12,
     }
 }
 

@@ -31,6 +31,7 @@ fn key<'o>(op: &'o Op<'_>) -> Option<&'o [u8]> {
         | Op::Increment { key, .. }
         | Op::Touch { key, .. } => Some(key),
         Op::Ping | Op::Scan { .. } | Op::Batch(_) => None,
+        Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. } => None,
     }
 }
 

@@ -77,6 +77,7 @@ impl Call<'_> {
                 Some(version) => Reply::Done { version },
                 None => Reply::Absent,
             },
+            Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. } => self.lease(op)?,
             Op::Batch(_) | Op::Scan { .. } => {
                 let text = "a batch or a scan inside a batch: send them one after the other";
                 return Err(RpcError::new(ErrorCode::Malformed, text));

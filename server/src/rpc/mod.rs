@@ -9,6 +9,7 @@
 //! | `signal` | which requests ask for a completion |
 //! | `batch` | several operations in one request |
 //! | `scan` | keys of an ordered table |
+//! | `lease` | room that clients write entries into |
 //! | `timing` | how long requests take |
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use crate::stats::Stats;
 mod batch;
 mod exec;
 mod fetch;
+mod lease;
 mod scan;
 mod signal;
 mod timing;

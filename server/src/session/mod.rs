@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use onesided_fabric::PeerProcess;
 use onesided_protocol::control::{ReadCounts, Retired};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -18,6 +19,7 @@ use crate::tenant::Tenant;
 
 mod admission;
 mod answers;
+mod orphans;
 mod registry;
 mod ticket;
 
@@ -48,6 +50,8 @@ pub(crate) struct Session {
     tables: Mutex<BTreeSet<u32>>,
     /// Serialises its mutations: one is looked up, applied and kept under this lock.
     pub(crate) answers: Mutex<Answers>,
+    /// Processes that may write its leases until they end.
+    writers: Mutex<Vec<PeerProcess>>,
 }
 
 /// What a client reported over all tables.
@@ -122,6 +126,7 @@ impl Session {
             acknowledged: AtomicU64::new(epoch),
             tables: Mutex::default(),
             answers: Mutex::default(),
+            writers: Mutex::default(),
         }
     }
 
@@ -162,6 +167,21 @@ impl Session {
         // Nothing that was not told yet can have been acknowledged, whatever the client says.
         let epoch = epoch.min(self.tenant.engine.epoch());
         self.acknowledged.fetch_max(epoch, Ordering::AcqRel) < epoch
+    }
+
+    /// This process may write what the session leases, until it ends.
+    pub(crate) fn note_writer(&self, process: Option<PeerProcess>) {
+        let Some(process) = process else { return };
+        let mut writers = self.writers.lock();
+        writers.retain(|other| !other.has_ended());
+        if writers.iter().all(|other| other.pid() != process.pid()) {
+            writers.push(process);
+        }
+    }
+
+    /// Whether somebody may still write what it leases, now that its endpoints are closed.
+    pub(super) fn has_writers(&self) -> bool {
+        self.writers.lock().iter().any(|process| !process.has_ended())
     }
 
     /// Whether no control connection speaks for it.

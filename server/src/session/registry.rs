@@ -9,6 +9,7 @@ use onesided_protocol::control::Heartbeat;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
+use super::orphans::Orphans;
 use super::ticket::{Ticket, Tickets};
 use super::{Session, SessionStatus};
 use crate::engine::Acknowledged;
@@ -59,13 +60,14 @@ struct Registry {
 /// All sessions of a server.
 pub(crate) struct Sessions {
     registry: Mutex<Registry>,
-    limits: Limits,
-    stats: Arc<Stats>,
+    pub(super) limits: Limits,
+    pub(super) stats: Arc<Stats>,
+    pub(super) orphans: Orphans,
 }
 
 impl Sessions {
     pub(crate) fn new(limits: Limits, stats: Arc<Stats>) -> Self {
-        Self { registry: Mutex::default(), limits, stats }
+        Self { registry: Mutex::default(), limits, stats, orphans: Orphans::default() }
     }
 
     /// The session of a hello: the one to resume if it lives and the key fits, else a new one. When
@@ -200,15 +202,14 @@ impl Sessions {
     /// Ends a session: its endpoints close, its tickets are void, its answers forgotten.
     pub(crate) fn end(&self, session: &Session, why: Ended) {
         let mut registry = self.registry.lock();
-        if registry.sessions.remove(&session.id).is_none() {
-            return;
-        }
+        let Some(own) = registry.sessions.remove(&session.id) else { return };
         registry.tickets.forget(session.id);
         let endpoints = registry.endpoints_of(session.id);
         registry.endpoints.retain(|_, attached| attached.session.id != session.id);
         drop(registry);
         session.end();
         endpoints.iter().for_each(|endpoint| endpoint.close());
+        self.take_back(&own, why);
         self.stats.session_ended(why);
         if let Some(suppressed) = self.stats.life_log.allow() {
             let SessionStatus { tenant, age_s, client_reported, .. } =

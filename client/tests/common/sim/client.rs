@@ -76,6 +76,9 @@ impl SimClient {
     /// Begins a call, unless one is under way.
     pub fn begin(&mut self, sim: &Sim, call: Call) {
         if self.busy.is_none() {
+            if let Call::Change { op: Op::Put { .. }, ttl_s: 0, .. } = call {
+                sim.server.borrow_mut().lives_for_ever(self.number);
+            }
             let operations = call.operations();
             let is_lent = matches!(call, Call::GetLent(_));
             let future = Box::pin(call.make(self.table.clone()));
@@ -128,6 +131,16 @@ impl SimClient {
         self.table.retire(&self.connection, epoch, retired.to_vec())
     }
 
+    /// It ends between two of its steps: nothing of it goes on, and what it was at is in doubt.
+    pub fn die(&mut self, sim: &Sim) {
+        sim.world.kill(&self.endpoint);
+        if let Some(busy) = self.busy.take() {
+            let nobody_knows: Vec<_> = busy.operations.iter().map(|_| None).collect();
+            self.record(sim, &busy, &nobody_knows);
+        }
+        *self = Self::new(sim, self.number);
+    }
+
     /// The server has ended its session; it can READ on.
     pub fn fence(&self, sim: &Sim) {
         sim.world.fence(&self.endpoint);
@@ -145,6 +158,9 @@ impl SimClient {
         seen.checksum_failures += stats.sum(Counter::ChecksumFailures);
         seen.forward_hops += stats.sum(Counter::ForwardHops);
         seen.rpc_gets += stats.sum(Counter::RpcGets);
+        seen.one_sided_puts += stats.sum(Counter::OneSidedPuts);
+        seen.update_round_trips += stats.sum(Counter::UpdateRoundTrips);
+        seen.updates_lost += stats.sum(Counter::UpdatesLost);
     }
 }
 

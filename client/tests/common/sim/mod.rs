@@ -32,7 +32,7 @@ use onesided::Retirement;
 use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
-use onesided_protocol::control::{Retired, TableInfo, TableOptions};
+use onesided_protocol::control::{Retired, TableInfo, TableOptions, UpdateMode};
 use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -134,6 +134,12 @@ pub struct Seen {
     pub moved: u64,
     /// Regions whose memory went while clients went on.
     pub revoked: u64,
+    /// PUTs without the server, what they waited for, and compare-and-swaps lost.
+    pub one_sided_puts: u64,
+    pub update_round_trips: u64,
+    pub updates_lost: u64,
+    /// Entries that a client had linked and the server committed.
+    pub finished: u64,
 }
 
 impl Sim {
@@ -151,7 +157,8 @@ impl Sim {
         };
         let make = |_: &str, len: usize, _: Rights| Memory::hooked(len, Arc::new(BetweenStores));
         let engine = Engine::new(config, Box::new(make), clock.clone()).expect("a small engine");
-        let options = TableOptions { ordered: plan.ordered, ..TableOptions::default() };
+        let update = if plan.cas { UpdateMode::Cas } else { UpdateMode::Rpc };
+        let options = TableOptions { ordered: plan.ordered, update, ..TableOptions::default() };
         let info = engine.create_table("t", options).expect("its first table");
         let sim = Rc::new(Self {
             table: engine.table(info.id).expect("just made"),
@@ -217,6 +224,7 @@ impl Sim {
         let mut seen =
             Seen { gets: self.gets.get(), dropped: self.dropped.get(), ..Seen::default() };
         seen.revoked = self.revoked.get();
+        seen.finished = self.engine.cas_status().finished_entries;
         seen.moved = self.engine.memory_status().cleaning.moved_entries;
         seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
         for client in &*self.clients.borrow() {
@@ -329,6 +337,12 @@ impl Sim {
         self.engine.reclaim(&Acknowledged { epoch: self.engine.epoch(), sessions });
     }
 
+    /// A client dies: its connection breaks, and another one takes its place.
+    pub fn kill(&self, client: usize) {
+        let mut clients = self.clients.borrow_mut();
+        clients[client].die(self);
+    }
+
     /// The server ends a client's session, and what that one READs on must not count.
     pub fn fence(&self, client: usize) {
         self.clients.borrow()[client].fence(self);
@@ -378,6 +392,10 @@ impl Sim {
 
     /// Called by the engine's memory, in the middle of an operation.
     fn between_stores(&self) {
+        // A store of a client's, in the middle of a step of the network.
+        if self.clients.try_borrow_mut().is_err() {
+            return;
+        }
         self.count_down();
         if self.pick(1000) < self.plan.pause_per_mille {
             for _ in 0..=self.pick(self.plan.pause_steps) {

@@ -43,6 +43,8 @@ pub struct Plan {
     pub clean_percent: u64,
     /// Whether the table is ordered: then some GETs are scans.
     pub ordered: bool,
+    /// Whether clients update entries themselves.
+    pub cas: bool,
     /// Whether the server gives regions back all the time.
     pub shrinks: bool,
     /// Weights of the kinds of mutation.
@@ -93,6 +95,15 @@ impl Default for Weights {
 }
 
 impl Plan {
+    /// As [`Self::of`], with clients that update entries themselves. What they store lives for
+    /// ever,
+    /// as the simulation learns of expiries from requests; others give them less.
+    pub fn cas_of(seed: u64) -> Self {
+        let plan = Self::of(seed);
+        let weights = Weights { put: 30, put_short_lived: 0, touch: 3, ..plan.weights };
+        Self { cas: true, ordered: false, weights, ..plan }
+    }
+
     pub fn of(seed: u64) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed);
         let network = Options {
@@ -123,6 +134,7 @@ impl Plan {
             clean_percent: *[0, 50, 90].choose(rng).unwrap_or(&50),
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             ordered: false,
+            cas: false,
             shrinks: rng.random_bool(0.7),
             weights: Weights::default(),
         };

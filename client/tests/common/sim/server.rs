@@ -8,6 +8,7 @@ use std::sync::Arc;
 use onesided_fabric::{
     Buffer, BufferPool, CompletionQueue, Endpoint, Opcode, Outcome, WorkRequest,
 };
+use onesided_protocol::LogAddr;
 use onesided_protocol::rpc::{
     Answer, Expect, Found, KeyAt, Op, Payload, Reply, Request, RpcError, Ttl,
 };
@@ -21,6 +22,11 @@ pub struct Server {
     ends: Vec<(u64, Arc<dyn Endpoint>)>,
     /// Requests that have arrived, by the context of their connection.
     inbox: Vec<(u64, Buffer)>,
+    /// By client: each connection is a session of its own.
+    sessions: BTreeMap<u64, u64>,
+    last_session: u64,
+    /// Sessions whose connections are gone, and whose leases are to be taken back.
+    over: Vec<u64>,
     /// What the last put or touch of each client will expire at.
     expiries: BTreeMap<u64, u32>,
     pool: BufferPool,
@@ -33,6 +39,14 @@ impl Server {
         // What the one before has sent and was not executed never will be.
         self.inbox.retain(|(number, _)| *number != client as u64);
         self.ends.push((client as u64, end));
+        self.last_session += 1;
+        let before = self.sessions.insert(client as u64, self.last_session);
+        self.over.extend(before);
+    }
+
+    /// The session of a client's connection.
+    pub fn session(&self, client: u64) -> u64 {
+        self.sessions.get(&client).copied().unwrap_or(0)
     }
 
     pub fn arrived(&mut self, context: u64, outcome: Outcome) {
@@ -46,6 +60,11 @@ impl Server {
         end.map(|(_, end)| end.clone())
     }
 
+    /// What the client puts now has no expiry.
+    pub fn lives_for_ever(&mut self, client: usize) {
+        self.expiries.remove(&(client as u64));
+    }
+
     pub fn expiry_s(&self, client: usize) -> u32 {
         self.expiries.get(&(client as u64)).copied().unwrap_or(0)
     }
@@ -54,6 +73,7 @@ impl Server {
 impl Sim {
     /// The server executes one of the requests that have arrived, and answers.
     pub fn server_goes_on(&self) {
+        self.take_back();
         let mut completions = Vec::new();
         self.port.poll(&mut completions, 64);
         let (client, message) = {
@@ -70,9 +90,10 @@ impl Sim {
         // The connection that asked: the client may have another one when the answer is there.
         let end = self.server.borrow().end(client);
         self.note_expiry(client, &request.op);
+        let session = self.server.borrow().session(client);
         let done = match &request.op {
-            Op::Batch(ops) => ops.iter().map(|op| self.execute(op)).collect(),
-            op => vec![self.execute(op)],
+            Op::Batch(ops) => ops.iter().map(|op| self.execute(session, op)).collect(),
+            op => vec![self.execute(session, op)],
         };
         let mut replies: Vec<_> = done.iter().map(reply).collect();
         let result = match request.op {
@@ -101,7 +122,7 @@ impl Sim {
         }
     }
 
-    fn execute(&self, op: &Op<'_>) -> Result<Done, RpcError> {
+    fn execute(&self, session: u64, op: &Op<'_>) -> Result<Done, RpcError> {
         let inline = |payload: &Payload<'_>| match payload {
             Payload::Inline(bytes) => bytes.to_vec(),
             Payload::Staged { .. } | Payload::Lent { .. } => {
@@ -146,7 +167,18 @@ impl Sim {
                 })?;
                 return Ok(Done::Keys(keys, !ended));
             }
-            Op::Batch(_) | Op::Ping => panic!("not what these clients send: {op:?}"),
+            &Op::Lease { len_bytes } => {
+                let leased = self.engine.lease(session, table.id(), len_bytes as usize)?;
+                return Ok(Done::Leased(leased.0.get(), leased.1 as u32));
+            }
+            &Op::Seal { addr } => {
+                let addr = LogAddr::from_bits(addr).expect("an address");
+                assert!(self.engine.seal(session, addr), "it has no such lease");
+                return Ok(Done::Sealed);
+            }
+            Op::Batch(_) | Op::Ping | Op::Linked { .. } => {
+                panic!("not what these clients send: {op:?}")
+            }
         };
         Ok(Done::Version(version))
     }
@@ -161,6 +193,14 @@ impl Sim {
             }
         } else if self.fillers.get() < self.plan.fillers_max {
             (0..=self.pick(12)).for_each(|_| self.put_filler());
+        }
+    }
+
+    /// Nobody can write any more what sessions had leased that are over.
+    pub fn take_back(&self) {
+        let over = std::mem::take(&mut self.server.borrow_mut().over);
+        for session in over {
+            self.engine.take_back(session);
         }
     }
 
@@ -186,6 +226,8 @@ enum Done {
     Version(u64),
     Number(i64, u64),
     Found(Stored, Vec<u8>),
+    Leased(u64, u32),
+    Sealed,
     /// Keys and slots, and whether there may be more.
     Keys(Vec<(Vec<u8>, u64)>, bool),
 }
@@ -195,6 +237,8 @@ fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
         Done::Absent => Reply::Absent,
         Done::Deleted => Reply::Deleted,
         &Done::Version(version) => Reply::Done { version },
+        &Done::Leased(addr, len_bytes) => Reply::Leased { addr, len_bytes },
+        Done::Sealed => Reply::Sealed,
         &Done::Number(value, version) => Reply::Number { value, version },
         Done::Keys(keys, more) => Reply::Keys {
             keys: keys.iter().map(|(key, slot)| KeyAt { key, slot: *slot }).collect(),

@@ -8,10 +8,12 @@ use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::entry::STATE_OFFSET;
 use onesided_protocol::layout::state::{Death, State};
 use onesided_protocol::rpc::RpcError;
+use onesided_protocol::rules::{Rule, holds};
 
 use super::{Cleaning, count};
 use crate::engine::block::Sealed;
 use crate::engine::bucket::{header_at, slot_of};
+use crate::engine::cas::Stretch;
 use crate::engine::evict::{Coldest, Plan};
 use crate::engine::room::Need;
 use crate::engine::table::{Fresh, Table, read_value};
@@ -66,6 +68,16 @@ impl Walk {
             self.next_bytes = self.used_bytes;
             return Ok(());
         };
+        if table.is_cas() {
+            let stretch = Stretch { start: self.segment, bytes: 0..self.used_bytes };
+            let buffers = (&mut batch.key, &mut batch.value);
+            let next_bytes = table.empty(&stretch, self.next_bytes, BATCH, buffers)?;
+            self.next_bytes = next_bytes.unwrap_or(self.used_bytes);
+            if self.next_bytes >= self.used_bytes && !holds(Rule::RepairBeforeReuse) {
+                pool.forget_live(self.segment);
+            }
+            return Ok(());
+        }
         batch.entries.clear();
         let mut next_bytes = self.next_bytes;
         while batch.entries.len() < BATCH && next_bytes < self.used_bytes {

@@ -168,6 +168,60 @@ pub(super) const METRICS: &[Metric] = &[
             rows.one(s.memory.cleaning.longest_wait_us as f64 / 1e6);
         },
     ),
+    gauge(
+        "onesided_leases",
+        "Runs of log blocks that clients write entries into.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.leases);
+        },
+    ),
+    gauge(
+        "onesided_lease_bytes",
+        "Bytes of leases; they count as dead until they are given back and walked through.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.lease_bytes);
+        },
+    ),
+    counter(
+        "onesided_cas_repaired_slots_total",
+        "Slots that were pointed at a newer entry that clients had linked.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.repaired_slots);
+        },
+    ),
+    counter(
+        "onesided_cas_finished_entries_total",
+        "Entries that a client had linked and the server committed.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.finished_entries);
+        },
+    ),
+    counter(
+        "onesided_cas_lost_swaps_total",
+        "Compare-and-swaps of the server that a client was faster than.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.lost_swaps);
+        },
+    ),
+    counter(
+        "onesided_cas_broken_keys_total",
+        "Keys removed since what clients wrote did not prove itself.",
+        &[],
+        |s, rows| {
+            rows.count(s.memory.cas.broken_keys);
+        },
+    ),
+    gauge(
+        "onesided_orphaned_sessions",
+        "Sessions that are over and whose process, which may still write their leases, is not.",
+        &[],
+        |s, rows| rows.count(s.orphans as u64),
+    ),
     gauge("onesided_tables", "Tables of all tenants.", &[], |s, rows| {
         rows.count(s.tables_count as u64);
     }),

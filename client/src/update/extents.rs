@@ -1,0 +1,189 @@
+//! Room that the server has leased, entry behind entry.
+//!
+//! Places are given and what is WRITTEN there is posted under one lock: so what a client that dies
+//! has not written whole is the last of a lease, and behind it are zeros.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::limits::SEGMENT_BYTES;
+use parking_lot::{Mutex, MutexGuard};
+
+/// A lease that lasted less than this was short: the next one is asked for twice as long.
+const SHORT: Duration = Duration::from_millis(100);
+/// And one that lasted longer than this was long.
+const LONG: Duration = Duration::from_secs(2);
+/// After a refusal all goes by RPC for so long.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// One lease.
+pub(crate) struct Extent {
+    pub(crate) addr: LogAddr,
+    session: u64,
+    len_bytes: usize,
+    /// Updates that may still WRITE there.
+    in_flight: AtomicUsize,
+}
+
+/// While this lives its extent is not given back.
+pub(crate) struct Held(Arc<Extent>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// All of a client's leases of one table.
+#[derive(Default)]
+pub(crate) struct Extents {
+    room: Mutex<Room>,
+    tending: AtomicBool,
+}
+
+/// What is written to, and what comes next. Whoever has it locked may write.
+#[derive(Default)]
+pub(crate) struct Room {
+    current: Option<(Arc<Extent>, usize)>,
+    next: Option<Arc<Extent>>,
+    full: Vec<Arc<Extent>>,
+    /// Nothing may be written any more.
+    closed: bool,
+    wanted_bytes: usize,
+    leased_at: Option<Instant>,
+    refused_at: Option<Instant>,
+}
+
+/// Held while leases are asked for and given back.
+pub(crate) struct Tending<'a>(&'a AtomicBool);
+
+impl Drop for Tending<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Extents {
+    /// For who writes: as long as this is locked nobody else does.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Room> {
+        self.room.lock()
+    }
+
+    /// One at a time; `None`: somebody else does.
+    pub(crate) fn begin_to_tend(&self) -> Option<Tending<'_>> {
+        let (set, fail) = (Ordering::Acquire, Ordering::Relaxed);
+        let begun = self.tending.compare_exchange(false, true, set, fail);
+        begun.ok().map(|_| Tending(&self.tending))
+    }
+
+    /// Nothing is written any more when this returns.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+    }
+
+    /// Another connection is used from now on; whether its session is the same one. Leases of
+    /// another session are that one's end to give back.
+    pub(crate) fn go_on(&self, session: u64) {
+        let mut room = self.lock();
+        let current = room.current.take().map(|(extent, _)| extent);
+        let next = room.next.take();
+        room.full.extend(current.into_iter().chain(next));
+        room.full.retain(|extent| extent.session == session);
+        room.refused_at = None;
+    }
+
+    /// The leases that nothing is written to any more.
+    pub(crate) fn to_seal(&self) -> Vec<Arc<Extent>> {
+        let is_idle = |extent: &mut Arc<Extent>| extent.in_flight.load(Ordering::Acquire) == 0;
+        self.lock().full.extract_if(.., is_idle).collect()
+    }
+
+    /// How long a lease to ask for, if it is time, or if an entry of so many bytes has no room.
+    pub(crate) fn wanted(&self, len_bytes: usize) -> Option<usize> {
+        let mut room = self.lock();
+        if room.closed || room.next.is_some() {
+            return None;
+        }
+        let lasted = room.leased_at.map(|at| at.elapsed());
+        room.wanted_bytes = match lasted {
+            Some(lasted) if lasted < SHORT => (room.wanted_bytes * 2).min(SEGMENT_BYTES),
+            Some(lasted) if lasted > LONG => room.wanted_bytes / 2,
+            _ => room.wanted_bytes,
+        };
+        room.wanted_bytes = room.wanted_bytes.max(1);
+        Some(room.wanted_bytes.max(len_bytes))
+    }
+
+    /// The server gave one. Whether it is of use.
+    pub(crate) fn add(&self, session: u64, addr: LogAddr, len_bytes: usize) -> bool {
+        let mut room = self.lock();
+        let in_flight = AtomicUsize::new(0);
+        let extent = Arc::new(Extent { addr, session, len_bytes, in_flight });
+        room.leased_at = Some(Instant::now());
+        room.refused_at = None;
+        // Twice a block is half of it.
+        room.wanted_bytes = room.wanted_bytes.max(len_bytes);
+        match room.closed {
+            true => room.full.push(extent),
+            false => room.next = Some(extent),
+        }
+        !room.closed
+    }
+
+    /// The server gave none.
+    pub(crate) fn refused(&self) {
+        self.lock().refused_at = Some(Instant::now());
+    }
+}
+
+impl Room {
+    /// A place for an entry of so many bytes.
+    pub(crate) fn place(&mut self, len_bytes: usize) -> Option<LogAddr> {
+        if self.closed {
+            return None;
+        }
+        let fits = |at: &(Arc<Extent>, usize)| at.1 + len_bytes <= at.0.len_bytes;
+        if !self.current.as_ref().is_some_and(fits) {
+            let next = self.next.take_if(|next| len_bytes <= next.len_bytes)?;
+            if let Some((full, _)) = self.current.replace((next, 0)) {
+                self.full.push(full);
+            }
+        }
+        let (extent, used_bytes) = self.current.as_mut()?;
+        let offset_bytes = extent.addr.offset_bytes() + *used_bytes;
+        *used_bytes += len_bytes;
+        Some(LogAddr::new(extent.addr.region(), offset_bytes))
+    }
+
+    /// The place that was given last is not used: nothing was posted.
+    pub(crate) fn give_back(&mut self, len_bytes: usize) {
+        if let Some((_, used_bytes)) = &mut self.current {
+            *used_bytes -= len_bytes;
+        }
+    }
+
+    /// Keeps the extent of the place that was given last from being given back.
+    pub(crate) fn hold(&self) -> Option<Held> {
+        let (extent, _) = self.current.as_ref()?;
+        extent.in_flight.fetch_add(1, Ordering::Relaxed);
+        Some(Held(Arc::clone(extent)))
+    }
+
+    /// Whether something may still be written.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed
+    }
+
+    /// Whether it is time to ask for the next lease.
+    pub(crate) fn is_low(&self) -> bool {
+        let is_half = |(extent, used): &(Arc<Extent>, usize)| *used * 2 > extent.len_bytes;
+        self.next.is_none() && self.current.as_ref().is_some_and(is_half) && !self.pauses()
+    }
+
+    /// Whether asking for a lease is of no use just now.
+    pub(crate) fn pauses(&self) -> bool {
+        self.refused_at.is_some_and(|at| at.elapsed() < PAUSE)
+    }
+}

@@ -1,0 +1,241 @@
+//! PUT without asking (design.md 6): in a table of mode `cas`, the entry of a key that is there is
+//! replaced by WRITE and compare-and-swap.
+//!
+//! | module | what |
+//! |---|---|
+//! | this | which PUTs go this way, and what they need from the server |
+//! | `now` | where WRITE and compare-and-swap are a store each |
+//! | `posted` | where they are work requests: both behind one doorbell |
+//! | `extents` | room that the server has leased |
+//! | `entry` | the bytes of an entry |
+//! | `known` | where entries of keys are that were updated lately |
+//!
+//! The new entry is WRITTEN pending, and the compare-and-swap that forwards the old one to it is
+//! the moment of the update: that is waited for, once. Afterwards the new one is committed, by
+//! compare-and-swap again, since somebody else may have done so and replaced it. Whoever loses
+//! the first one follows what it brought to the newest entry, and tries again in the same place.
+//! All
+//! else, and whatever this cannot decide in some tries, is done by RPC: the server follows too.
+
+mod entry;
+mod extents;
+mod known;
+mod now;
+mod posted;
+
+use std::sync::Arc;
+
+use onesided_protocol::control::{TableInfo, UpdateMode};
+use onesided_protocol::rpc::{Expect, Op, Ttl};
+
+use crate::core::Connection;
+use crate::error::Error;
+use crate::options::PutOptions;
+use crate::read::{self, Current};
+use crate::rpc;
+use crate::stats::Counter;
+use crate::table::{OpenTable, TableHandle};
+use crate::value::Version;
+
+pub(crate) use extents::Extents;
+use known::{Known, Remembered};
+
+/// How often a PUT tries before it asks the server.
+const TRIES: usize = 8;
+/// After so many updates of a key by this client its slot is repaired: who reads it follows two
+/// forwards at most.
+const REPAIR_EVERY: u32 = 64;
+
+/// What a client has of a table that it updates, on one connection.
+pub(crate) struct Updates {
+    known: Known,
+    pub(crate) extents: Arc<Extents>,
+}
+
+impl Updates {
+    /// `None`: all updates of this table go by RPC.
+    pub(crate) fn of(
+        connection: &Connection,
+        info: &TableInfo,
+        before: Option<Arc<Extents>>,
+    ) -> Option<Self> {
+        let caps = connection.caps();
+        let may = caps.one_sided && updates_over(connection, info);
+        (may && info.options.update == UpdateMode::Cas).then(|| Self {
+            known: Known::new(info.hash_seed),
+            extents: before.unwrap_or_default(),
+        })
+    }
+}
+
+/// Whether the session may update over the connection's fabric. The simulation's is any.
+fn updates_over(connection: &Connection, info: &TableInfo) -> bool {
+    use onesided_fabric::FabricKind;
+    use onesided_protocol::control::FabricName;
+    let fabric = match connection.caps().kind {
+        FabricKind::Shm => FabricName::Shm,
+        FabricKind::Verbs => FabricName::Verbs,
+        FabricKind::Tcp => FabricName::Tcp,
+        FabricKind::Sim => return true,
+    };
+    info.updates_over == Some(fabric)
+}
+
+/// A PUT that may go one-sidedly.
+#[derive(Clone, Copy)]
+struct Put<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    options: PutOptions,
+    /// Seconds on the server's clock, 0 = never.
+    expiry_s: u32,
+}
+
+impl<'a> Put<'a> {
+    /// `None`: the server has to do it.
+    fn of(open: &OpenTable, key: &'a [u8], value: &'a [u8], options: PutOptions) -> Option<Self> {
+        let seconds = match options.ttl {
+            Ttl::Never => None,
+            Ttl::Seconds(seconds) => Some(seconds),
+            Ttl::TableDefault => match open.info.options.default_ttl_s {
+                0 => None,
+                seconds => Some(seconds),
+            },
+        };
+        let now_s = || u32::try_from(open.connection.server_now().0 / 1_000_000_000);
+        let expiry_s = match seconds {
+            None => 0,
+            Some(seconds) => now_s().ok()?.saturating_add(seconds).max(1),
+        };
+        let fits = entry::fits(key, value) && options.expect != Expect::Absent;
+        fits.then_some(Self { key, value, options, expiry_s })
+    }
+
+    /// Whether this entry may be replaced without a look at the server's clock: one that has
+    /// expired, or may have by the time that it is replaced, is none to a condition.
+    fn may_replace(&self, open: &OpenTable, current: &Current) -> bool {
+        let expect = self.options.expect;
+        let is_met = match expect {
+            Expect::Version(version) => version == current.version,
+            Expect::Any | Expect::Present => true,
+            Expect::Absent => false,
+        };
+        let lives = current.expiry_s == 0 || expect == Expect::Any && open.is_alive(current);
+        is_met && lives
+    }
+}
+
+/// What came of a try.
+enum Tried {
+    /// The update has taken effect.
+    Done(Done),
+    /// There is no room for the entry.
+    NoRoom,
+    /// Where the key's entry is takes more than a look.
+    LookUp,
+    /// The server has to do it.
+    AskServer,
+}
+
+/// An update that has taken effect, and what is to be done about it some time.
+#[derive(Clone, Copy)]
+struct Done {
+    version: Version,
+    /// Ask for the next lease, and give back what is full.
+    tend: bool,
+    /// The slot of its key lags far behind.
+    repair: bool,
+}
+
+/// Stores a value one-sidedly; `None` if the server has to do it.
+pub(crate) async fn put(
+    table: &TableHandle,
+    key: &[u8],
+    value: &[u8],
+    options: PutOptions,
+) -> Result<Option<Version>, Error> {
+    // At most a lookup, then a lease.
+    for _ in 0..3 {
+        let tried = match now::put(table, key, value, options) {
+            Some(tried) => tried,
+            None => Box::pin(posted::put(table, key, value, options)).await?,
+        };
+        match tried {
+            Tried::AskServer => return Ok(None),
+            Tried::LookUp => {
+                if !Box::pin(look_up(table, key)).await {
+                    return Ok(None);
+                }
+            }
+            Tried::NoRoom => {
+                if !Box::pin(tend(table, entry::len_bytes(key, value))).await {
+                    return Ok(None);
+                }
+            }
+            Tried::Done(done) => {
+                table.count(Counter::OneSidedPuts, 1);
+                if done.tend || done.repair {
+                    Box::pin(after(table, key, done)).await;
+                }
+                return Ok(Some(done.version));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Looks for a key's entry with all detours, and remembers it. Whether it was found.
+async fn look_up(table: &TableHandle, key: &[u8]) -> bool {
+    let Ok(open) = table.open(table.deadline("put")).await else { return false };
+    let Some(updates) = &open.updates else { return false };
+    // What it looks at must be usable after this.
+    let _begun = table.begin();
+    if !open.is_usable() {
+        return false;
+    }
+    let Ok(Some(current)) = read::current(&open, key).await else { return false };
+    let tag = updates.known.tag(open.view.hash(key), key);
+    updates.known.put(tag, Remembered { current, updates: 0 });
+    true
+}
+
+/// What an update leaves to be done. Whether it comes through or not, the update has taken effect.
+async fn after(table: &TableHandle, key: &[u8], done: Done) {
+    if done.tend {
+        tend(table, 0).await;
+    }
+    if done.repair {
+        // The server points the slot at the newest entry of whatever key it looks at.
+        let op = Op::Get { key, landing: None };
+        let _answered = rpc::call(table, "repair", &op, |_, _| Ok(())).await;
+    }
+}
+
+/// Gives back full leases, and asks for another one if it is time, or for an entry of so many bytes
+/// that found no room. Whether there is room now, as far as is known.
+async fn tend(table: &TableHandle, len_bytes: usize) -> bool {
+    let Ok(open) = table.open(table.deadline("lease")).await else { return false };
+    let Some(updates) = &open.updates else { return false };
+    let extents = &updates.extents;
+    let Some(_alone) = extents.begin_to_tend() else { return len_bytes == 0 };
+    for extent in extents.to_seal() {
+        let op = Op::Seal { addr: extent.addr.get() };
+        // If it does not arrive, the session's end gives it back.
+        let _sealed = rpc::call(table, "seal", &op, rpc::sealed).await;
+    }
+    let Some(wanted_bytes) = extents.wanted(len_bytes) else { return true };
+    let op = Op::Lease { len_bytes: wanted_bytes as u32 };
+    let session = open.connection.session().id;
+    match rpc::call(table, "lease", &op, rpc::leased).await {
+        Ok((addr, len_bytes)) => {
+            // Reachable before the first entry is written there.
+            let is_known = open.io().place(addr, len_bytes).await.is_ok_and(|at| at.is_some());
+            extents.add(session, addr, len_bytes) && is_known
+        }
+        Err(_) => {
+            // No memory, most often: for a while all goes by RPC.
+            extents.refused();
+            false
+        }
+    }
+}

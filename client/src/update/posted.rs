@@ -1,0 +1,255 @@
+//! An update where WRITE and compare-and-swap are work requests: one round trip from an entry that
+//! is known, behind one doorbell; what commits the new entry is posted behind it and not waited
+//! for.
+
+use std::sync::Arc;
+
+use onesided_fabric::RemoteAddr;
+use onesided_protocol::LogAddr;
+use onesided_protocol::layout::size_class;
+use onesided_protocol::layout::state::State;
+use onesided_protocol::limits::HOPS_MAX;
+use onesided_protocol::rpc::Op;
+use onesided_protocol::rules::{Rule, holds};
+use zerocopy::IntoBytes;
+
+use super::entry::{self, Words};
+use super::extents::Held;
+use super::known::{Remembered, Tag};
+use super::{Done, Put, REPAIR_EVERY, TRIES, Tried, Updates};
+use crate::core::{CallError, Deadline, Posted, Swap};
+use crate::error::Error;
+use crate::options::PutOptions;
+use crate::read::{self, Current, Seen};
+use crate::rpc;
+use crate::stats::Counter;
+use crate::table::{OpenTable, TableHandle};
+
+/// An entry's place while it is being linked.
+struct Place {
+    addr: LogAddr,
+    len_bytes: usize,
+    _held: Held,
+}
+
+pub(super) async fn put(
+    table: &TableHandle,
+    key: &[u8],
+    value: &[u8],
+    options: PutOptions,
+) -> Result<Tried, Error> {
+    let by = table.deadline("put");
+    let open = table.open(by).await?;
+    let Some(updates) = &open.updates else { return Ok(Tried::AskServer) };
+    let Some(put) = Put::of(&open, key, value, options) else { return Ok(Tried::AskServer) };
+    // What it looks at must be usable after this.
+    let begun = table.begin();
+    if !open.is_usable() {
+        return Ok(Tried::AskServer);
+    }
+    let tag = updates.known.tag(open.view.hash(key), key);
+    let update = Update { open: &open, updates, put, tag, by };
+    let tried = update.make().await;
+    drop(begun);
+    match tried {
+        Ok(tried) => Ok(tried),
+        Err(Failed::Nothing) => Ok(Tried::AskServer),
+        Err(Failed::InDoubt(place, version)) => in_doubt(table, &open, key, place, version).await,
+    }
+}
+
+/// Why an update did not come through.
+enum Failed {
+    /// Nothing was changed.
+    Nothing,
+    /// The connection was lost before it was known whether the entry of this version was linked.
+    InDoubt(Place, u64),
+}
+
+struct Update<'a> {
+    open: &'a Arc<OpenTable>,
+    updates: &'a Updates,
+    put: Put<'a>,
+    tag: Tag,
+    by: Deadline,
+}
+
+impl Update<'_> {
+    async fn make(&self) -> Result<Tried, Failed> {
+        let Some(Remembered { mut current, updates }) = self.remembered().await else {
+            return Ok(Tried::AskServer);
+        };
+        let mut place = None;
+        for _ in 0..TRIES {
+            if !self.put.may_replace(self.open, &current) {
+                break;
+            }
+            let (found, version, words) = match self.try_once(current, &mut place).await {
+                Ok(tried) => tried,
+                Err(Stopped::NoRoom) => return Ok(Tried::NoRoom),
+                Err(Stopped::Nothing) => break,
+                Err(Stopped::InDoubt(version)) => {
+                    let place = place.take().ok_or(Failed::Nothing)?;
+                    return Err(Failed::InDoubt(place, version));
+                }
+            };
+            if found == current.word {
+                let Some(Place { addr, .. }) = place else { break };
+                self.commit(addr, words);
+                return Ok(Tried::Done(self.done(addr, version, words, updates)));
+            }
+            self.open.counts.add(Counter::UpdatesLost, 1);
+            match self.newer(found).await {
+                Some(newer) => current = newer,
+                None => break,
+            }
+        }
+        self.updates.known.forget(self.tag);
+        Ok(Tried::AskServer)
+    }
+
+    async fn remembered(&self) -> Option<Remembered> {
+        if let Some(remembered) = self.updates.known.get(self.tag) {
+            return Some(remembered);
+        }
+        self.open.counts.add(Counter::UpdateRoundTrips, 1);
+        let current = read::current(self.open, self.put.key).await.ok()??;
+        Some(Remembered { current, updates: 0 })
+    }
+
+    /// WRITEs the entry and swaps the state word of the current one. Gives the word that was there.
+    async fn try_once(
+        &self,
+        current: Current,
+        place: &mut Option<Place>,
+    ) -> Result<(u64, u64, Words), Stopped> {
+        let version = current.version.checked_add(1).ok_or(Stopped::Nothing)?;
+        let at = self.remote(current.addr).ok_or(Stopped::Nothing)?;
+        let slot = self.open.connection.swap_slot(self.by).await.map_err(|_| Stopped::Nothing)?;
+        let (slot, words) = self.post(slot, place, (at, current.word), version)?;
+        self.open.counts.add(Counter::UpdateRoundTrips, 1);
+        match slot.found(self.by).await {
+            Ok(found) => Ok((found, version, words)),
+            Err(CallError::Failed(_))
+            | Err(CallError::Lost { .. } | CallError::TimedOut { .. }) => {
+                // Nothing else tells any more whether it was swapped: the connection has to end.
+                self.open.connection.mark_lost("an update was not answered");
+                Err(Stopped::InDoubt(version))
+            }
+        }
+    }
+
+    /// Under the lock of the leases: entries are WRITTEN in the order of their places.
+    fn post<'s>(
+        &self,
+        mut slot: crate::core::SwapSlot<'s>,
+        place: &mut Option<Place>,
+        (at, expected): (RemoteAddr, u64),
+        version: u64,
+    ) -> Result<(crate::core::SwapSlot<'s>, Words), Stopped> {
+        let is_new = place.is_none();
+        let len_bytes = entry::len_bytes(self.put.key, self.put.value);
+        let mut room = self.updates.extents.lock();
+        if is_new {
+            let addr = room.place(len_bytes);
+            let refused = if room.pauses() { Stopped::Nothing } else { Stopped::NoRoom };
+            let addr = addr.ok_or(refused)?;
+            let held = room.hold().ok_or(Stopped::Nothing)?;
+            *place = Some(Place { addr, len_bytes, _held: held });
+        } else if !room.is_open() {
+            return Err(Stopped::Nothing);
+        }
+        let addr = place.as_ref().ok_or(Stopped::Nothing)?.addr;
+        let give_back = |room: &mut super::extents::Room, place: &mut Option<Place>| {
+            if is_new && let Some(unused) = place.take() {
+                room.give_back(unused.len_bytes);
+            }
+            Stopped::Nothing
+        };
+        let Some(to) = self.remote(addr) else { return Err(give_back(&mut room, place)) };
+        let mut buffer = self.open.connection.shared().pool.get(len_bytes);
+        let sums = &self.open.view.sums;
+        let words = entry::lay_out(&mut buffer, &self.put, version, addr, sums);
+        let swap = Swap { at, expected, new: words.forward };
+        match slot.post(to, buffer, swap) {
+            Ok(Posted::Both) => Ok((slot, words)),
+            // A pending entry that nothing leads to.
+            Ok(Posted::WriteOnly) | Err(_) => Err(Stopped::Nothing),
+            Ok(Posted::Nothing) => Err(give_back(&mut room, place)),
+        }
+    }
+
+    fn remote(&self, addr: LogAddr) -> Option<RemoteAddr> {
+        self.open.io().known_place(addr)
+    }
+
+    /// Commits the entry, without waiting; should that not arrive, the server does it.
+    fn commit(&self, addr: LogAddr, words: Words) {
+        let Some(at) = self.remote(addr) else { return };
+        let connection = &self.open.connection;
+        if holds(Rule::FinishByCas) {
+            let swap = Swap { at, expected: words.pending, new: words.committed };
+            connection.swap_unheard(swap);
+        } else {
+            let word = connection.shared().pool.copy_of(&words.committed.to_le_bytes());
+            connection.write_unheard(at, word);
+        }
+    }
+
+    fn done(&self, addr: LogAddr, version: u64, words: Words, updates: u32) -> Done {
+        let (word, expiry_s) = (words.committed, self.put.expiry_s);
+        let current = Current { addr, word, version, expiry_s };
+        let repair = updates + 1 >= REPAIR_EVERY;
+        let updates = if repair { 0 } else { updates + 1 };
+        self.updates.known.put(self.tag, Remembered { current, updates });
+        Done { version, tend: self.updates.extents.lock().is_low(), repair }
+    }
+
+    /// The newest entry, when the state word of one before it was this.
+    async fn newer(&self, found: u64) -> Option<Current> {
+        let (key, io) = (self.put.key, self.open.io());
+        if let State::Forwarded(mut class, Some(mut addr)) = State::decode(found) {
+            for _ in 0..HOPS_MAX {
+                self.open.counts.add(Counter::UpdateRoundTrips, 1);
+                let words = io.read(addr, size_class::bytes(class)).await.ok()??;
+                match read::examine(&self.open.view.sums, addr, words.as_bytes(), key) {
+                    Seen::Current(current) => return Some(current),
+                    Seen::Forwarded(of, to) => (class, addr) = (of, to),
+                    // Soon; one more look costs as much as asking the server.
+                    Seen::Pending => {}
+                    Seen::Other => break,
+                }
+            }
+        }
+        self.open.counts.add(Counter::UpdateRoundTrips, 1);
+        read::current(self.open, key).await.ok()?
+    }
+}
+
+/// Why a try came to nothing.
+enum Stopped {
+    Nothing,
+    NoRoom,
+    InDoubt(u64),
+}
+
+/// The connection was lost in the middle. The one after it comes when the server has destroyed that
+/// one, so nothing is linked any more: it tells what was, as long as the session is the same one.
+async fn in_doubt(
+    table: &TableHandle,
+    before: &OpenTable,
+    key: &[u8],
+    place: Place,
+    version: u64,
+) -> Result<Tried, Error> {
+    let unknown = |reason: String| Error::OutcomeUnknown { what: "put", reason };
+    if !table.link().reconnects() {
+        return Err(unknown(before.connection.lost_reason().to_owned()));
+    }
+    let op = Op::Linked { key, addr: place.addr.get() };
+    match rpc::call(table, "put", &op, rpc::linked).await {
+        Ok(true) => Ok(Tried::Done(Done { version, tend: false, repair: false })),
+        Ok(false) => Ok(Tried::AskServer),
+        Err(error) => Err(unknown(error.to_string())),
+    }
+}

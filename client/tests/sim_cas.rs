@@ -1,0 +1,152 @@
+//! As `sim_linearizability.rs`, with clients that update entries by themselves: one-sided updates,
+//! all that is done by RPC, one-sided reads, cleaning, splits and regions that go, on the same
+//! keys.
+//! And with each of the rules of such tables switched off, which must be noticed.
+//!
+//! `SEED=n cargo test -p onesided --test sim_cas seeds` runs one seed; `SEEDS=n` runs that many.
+
+#[path = "common/linearize/mod.rs"]
+mod linearize;
+#[path = "common/sim/mod.rs"]
+mod sim;
+#[path = "common/values.rs"]
+mod values;
+
+use linearize::{Expect, Failure};
+use onesided_protocol::rules::{Rule, without};
+use sim::{Call, Entered, Plan, Seen, Sim};
+
+/// Runs tried before a rule counts as not noticed.
+const WEAKENED_SEEDS: u64 = 600;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn run(seed: u64) -> Result<Seen, String> {
+    Sim::new(Plan::cas_of(seed)).run().map_err(|failure| {
+        format!(
+            "seed {seed}: {failure}rerun: SEED={seed} cargo test -p onesided --test sim_cas seeds"
+        )
+    })
+}
+
+#[test]
+fn seeds_are_linearizable() {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(300),
+    };
+    let mut all = Seen::default();
+    for seed in seeds {
+        let seen = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        all.gets += seen.gets;
+        all.splits += seen.splits;
+        all.operations += seen.operations;
+        all.forward_hops += seen.forward_hops;
+        all.rpc_gets += seen.rpc_gets;
+        all.moved += seen.moved;
+        all.revoked += seen.revoked;
+        all.one_sided_puts += seen.one_sided_puts;
+        all.update_round_trips += seen.update_round_trips;
+        all.updates_lost += seen.updates_lost;
+        all.finished += seen.finished;
+    }
+    println!("{all:?}");
+    let enough = all.gets > 1_000 && all.splits > 100 && all.moved > 2_000;
+    let updates = all.one_sided_puts > 2_000 && all.updates_lost > 100 && all.finished > 50;
+    assert!(number("SEED").is_some() || enough && updates, "{all:?}");
+}
+
+fn is_noticed(rule: Rule) {
+    let run = |rule, seed| {
+        let mut plan = Plan::cas_of(seed);
+        plan.network.kill_per_million = 0;
+        plan.clock_moves = false;
+        without(rule, || Sim::new(plan).run())
+    };
+    for seed in 0..WEAKENED_SEEDS {
+        if let Err(failure @ Failure::Violation { .. }) = run(Some(rule), seed) {
+            println!("{rule:?} off, seed {seed}: {failure}");
+            for seed in 0..=seed {
+                if let Err(failure) = run(None, seed) {
+                    panic!("{rule:?} on, and still, seed {seed}: {failure}");
+                }
+            }
+            return;
+        }
+    }
+    panic!("{rule:?} off, and nothing was noticed in {WEAKENED_SEEDS} seeds");
+}
+
+/// One key, one client that updates it and dies after so many steps of the network, others that
+/// read
+/// and update it. `true`: the update was over before.
+fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
+    let plan = Plan {
+        keys: 1,
+        clients: 3,
+        mutations: 0,
+        pause_per_mille: 0,
+        clock_moves: false,
+        large_one_in: u64::MAX,
+        value_bytes: (100, 101),
+        ..Plan::cas_of(seed)
+    };
+    let mut plan = plan;
+    plan.network.kill_per_million = 0;
+    plan.network.step_burst_words = 1;
+    let sim = Sim::new(plan);
+    let _entered = Entered::new(&sim);
+    let put = |client| {
+        sim.begin(client, sim.put(0, Expect::Any, 0));
+        sim.settle();
+    };
+    // The first one inserts, the second one leases.
+    (0..3).for_each(|_| put(0));
+    sim.begin(0, sim.put(0, Expect::Any, 0));
+    for _ in 0..steps {
+        sim.network_goes_on();
+        sim.server_goes_on();
+    }
+    let is_over = !sim.busy();
+    sim.kill(0);
+    let get = |client| {
+        sim.begin(client, Call::Get(vec![0]));
+        sim.settle();
+    };
+    get(1);
+    put(2);
+    // What it had leased comes back, and nothing that was acknowledged goes with it.
+    sim.take_back();
+    get(2);
+    put(1);
+    get(0);
+    put(0);
+    get(1);
+    let leases = sim.engine.cas_status().leases;
+    assert!(leases <= 6, "{leases} leases of three clients");
+    sim.verdict().map(|_| is_over)
+}
+
+#[test]
+fn a_client_may_die_between_any_two_of_its_steps() {
+    for seed in 0..12 {
+        let mut steps = 0;
+        while !dies_after(steps, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}")) {
+            steps += 1;
+            assert!(steps < 5_000, "seed {seed}: an update has no end");
+        }
+        assert!(steps >= 5, "seed {seed}: {steps} steps");
+    }
+}
+
+#[test]
+fn finish_by_cas() {
+    is_noticed(Rule::FinishByCas);
+}
+
+#[test]
+fn repair_before_reuse() {
+    is_noticed(Rule::RepairBeforeReuse);
+}

@@ -1,0 +1,39 @@
+//! Leases: room in a table's log that a session writes entries into by itself.
+
+use onesided_protocol::LogAddr;
+use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
+
+use super::Call;
+
+impl Call<'_> {
+    /// What concerns leases.
+    pub(super) fn lease(&self, op: &Op<'_>) -> Result<Reply<'static>, RpcError> {
+        let session = &self.peer.session;
+        let engine = &session.tenant.engine;
+        match *op {
+            Op::Lease { len_bytes } => {
+                // Before it can write: who is waited for when the session ends.
+                session.note_writer(self.peer.endpoint.peer_process());
+                let (addr, len_bytes) = engine.lease(session.id, self.table, len_bytes as usize)?;
+                Ok(Reply::Leased { addr: addr.get(), len_bytes: len_bytes as u32 })
+            }
+            Op::Seal { addr } => {
+                let addr = LogAddr::from_bits(addr);
+                match addr.is_some_and(|addr| engine.seal(session.id, addr)) {
+                    true => Ok(Reply::Sealed),
+                    false => Err(unknown()),
+                }
+            }
+            Op::Linked { key, addr } => {
+                let addr = LogAddr::from_bits(addr).ok_or_else(unknown)?;
+                let linked = engine.linked(session.id, self.table, key, addr)?;
+                Ok(Reply::Linked { linked })
+            }
+            _ => Err(RpcError::new(ErrorCode::Malformed, "it concerns no lease")),
+        }
+    }
+}
+
+fn unknown() -> RpcError {
+    RpcError::new(ErrorCode::BadOption, "the session has no lease there")
+}

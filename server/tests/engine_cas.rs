@@ -1,0 +1,423 @@
+//! Tables of mode `cas`: a client that updates by writing memory and by compare-and-swap, beside
+//! the server that does all it does; and one that writes nonsense.
+
+mod engine_support;
+
+use std::sync::Arc;
+
+use engine_support::{Raw, RawReader, engine, small};
+use onesided_fabric::Memory;
+use onesided_protocol::LogAddr;
+use onesided_protocol::checksum::ChecksumKey;
+use onesided_protocol::control::{TableInfo, TableOptions, UpdateMode};
+use onesided_protocol::layout::entry::{EntryHeader, prefix_bytes};
+use onesided_protocol::layout::size_class;
+use onesided_protocol::layout::state::State;
+use onesided_protocol::limits::LEASES_MAX;
+use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
+use onesided_server::engine::{Cleaning, Engine, EngineConfig, Table};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const CAS: TableOptions = TableOptions {
+    default_ttl_s: 0,
+    quota_bytes: 0,
+    evict: false,
+    ordered: false,
+    update: UpdateMode::Cas,
+};
+
+struct World {
+    engine: Arc<Engine>,
+    table: Arc<Table>,
+    info: TableInfo,
+}
+
+impl World {
+    fn new(config: EngineConfig) -> Self {
+        let (engine, _) = engine(config);
+        let info = engine.create_table("t", CAS).expect("table");
+        Self { table: engine.table(info.id).expect("by id"), engine, info }
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> u64 {
+        self.table.put(key, value, Expect::Any, Ttl::Never, 0).expect("put")
+    }
+
+    fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {
+        let mut value = Vec::new();
+        let stored = self.table.get(key, &mut value)?;
+        Some((value, stored.version))
+    }
+
+    fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.get(key).map(|(value, _)| value)
+    }
+
+    fn broken(&self) -> u64 {
+        self.engine.cas_status().broken_keys
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.engine.list_tables().iter().map(|table| table.log_bytes).sum()
+    }
+
+    fn slot_addr(&self, key: &[u8]) -> LogAddr {
+        let reader = RawReader::open(&self.engine, "t").expect("in the catalog");
+        reader.slots_of(key)[0].addr().expect("it points")
+    }
+}
+
+/// A lease, and what a client does with it.
+struct Writer<'a> {
+    world: &'a World,
+    session: u64,
+    addr: LogAddr,
+    len_bytes: usize,
+    used_bytes: usize,
+    sums: ChecksumKey,
+}
+
+/// A key's newest entry.
+#[derive(Clone, Copy)]
+struct Newest {
+    addr: LogAddr,
+    word: u64,
+    version: u64,
+}
+
+impl<'a> Writer<'a> {
+    fn new(world: &'a World, session: u64) -> Self {
+        Self::try_new(world, session, 4096).expect("there is memory")
+    }
+
+    fn try_new(world: &'a World, session: u64, wanted_bytes: usize) -> Option<Self> {
+        let leased = world.engine.lease(session, world.info.id, wanted_bytes);
+        let (addr, len_bytes) = leased.ok()?;
+        let sums = ChecksumKey::new(world.info.secret, None);
+        Some(Self { world, session, addr, len_bytes, used_bytes: 0, sums })
+    }
+
+    fn memory(&self, addr: LogAddr) -> Arc<Memory> {
+        self.world.engine.region(addr.region()).expect("a region")
+    }
+
+    fn word(&self, addr: LogAddr) -> u64 {
+        self.memory(addr).load(addr.offset_bytes()).expect("inside")
+    }
+
+    fn header(&self, addr: LogAddr) -> EntryHeader {
+        let mut words = [0; 3];
+        self.memory(addr).read_words(addr.offset_bytes() + 8, &mut words).expect("inside");
+        EntryHeader::from_words(words)
+    }
+
+    /// The key's newest entry, from its slot on.
+    fn newest(&self, key: &[u8]) -> Newest {
+        let mut addr = self.world.slot_addr(key);
+        loop {
+            match State::decode(self.word(addr)) {
+                State::Forwarded(_, next) => addr = next.expect("an address"),
+                _ => {
+                    let (word, version) = (self.word(addr), self.header(addr).version);
+                    return Newest { addr, word, version };
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, len_bytes: usize) -> Option<LogAddr> {
+        if self.used_bytes + len_bytes > self.len_bytes {
+            return None;
+        }
+        let addr = LogAddr::new(self.addr.region(), self.addr.offset_bytes() + self.used_bytes);
+        self.used_bytes += len_bytes;
+        Some(addr)
+    }
+
+    /// Writes a pending entry. Gives its words pending and committed, and its length.
+    fn write(
+        &mut self,
+        header: EntryHeader,
+        key: &[u8],
+        value: &[u8],
+    ) -> Option<(LogAddr, u64, u64, usize)> {
+        let len_bytes = header.padded_bytes();
+        let addr = self.place(len_bytes)?;
+        let mut bytes = prefix_bytes(&header, 0, key);
+        bytes.extend_from_slice(value);
+        bytes.resize(len_bytes, 0);
+        let sum = self.sums.checksum(addr, &bytes);
+        bytes[..8].copy_from_slice(&State::pending(sum).to_le_bytes());
+        self.memory(addr).write_bytes(addr.offset_bytes(), &bytes).expect("inside");
+        Some((addr, State::pending(sum), State::committed(sum), len_bytes))
+    }
+
+    fn swap(&self, addr: LogAddr, expected: u64, new: u64) -> bool {
+        let found = self.memory(addr).compare_swap(addr.offset_bytes(), expected, new);
+        found.expect("inside") == expected
+    }
+
+    /// An update, up to a step: 1 written, 2 linked, 3 committed.
+    fn update(&mut self, key: &[u8], value: &[u8], steps: usize) -> Option<u64> {
+        let newest = self.newest(key);
+        let header = EntryHeader {
+            version: newest.version + 1,
+            value_len: value.len() as u32,
+            key_len: key.len() as u16,
+            ..EntryHeader::default()
+        };
+        let (addr, pending, committed, len_bytes) = self.write(header, key, value)?;
+        let forward = State::forwarded(size_class::of(len_bytes), addr);
+        if steps >= 2 {
+            assert!(self.swap(newest.addr, newest.word, forward), "nobody else is there");
+        }
+        if steps >= 3 {
+            assert!(self.swap(addr, pending, committed));
+        }
+        Some(header.version)
+    }
+
+    fn seal(self) {
+        assert!(self.world.engine.seal(self.session, self.addr));
+    }
+}
+
+#[test]
+fn the_server_follows_finishes_and_repairs_before_whatever_it_does() {
+    let world = World::new(small(16 << 20));
+    let mut writer = Writer::new(&world, 1);
+    let first = world.put(b"k", b"by the server");
+    for steps in [2, 3, 3, 2] {
+        let version = writer.update(b"k", &[steps as u8; 40], steps).expect("room");
+        assert_eq!(world.get(b"k"), Some((vec![steps as u8; 40], version)), "{steps} steps");
+        let reader = RawReader::open(&world.engine, "t").expect("in the catalog");
+        let slot = reader.slots_of(b"k")[0];
+        assert!(matches!(reader.follow(slot, b"k"), Raw::Hit(..)), "the slot was repaired");
+    }
+    // What is written and not linked is nothing.
+    writer.update(b"k", b"nobody sees it", 1).expect("room");
+    assert_eq!(world.get(b"k"), Some((vec![2; 40], first + 4)));
+    // A long chain, then each thing that the server may do.
+    let chain = |writer: &mut Writer<'_>| {
+        (0..9_u8).for_each(|n| assert!(writer.update(b"k", &[n; 8], 3).is_some()));
+    };
+    chain(&mut writer);
+    let error = world.table.put(b"k", b"x", Expect::Version(first + 4), Ttl::Never, 0);
+    assert_eq!(error.map_err(|e| e.code), Err(ErrorCode::Unexpected));
+    assert_eq!(world.put(b"k", b"y"), first + 14);
+    chain(&mut writer);
+    assert_eq!(world.table.append(b"k", b"+").expect("append"), first + 24);
+    assert_eq!(world.value(b"k"), Some([&[8; 8][..], b"+"].concat()));
+    chain(&mut writer);
+    assert!(world.table.relocate(b"k").expect("relocate"));
+    assert_eq!(world.get(b"k"), Some((vec![8; 8], first + 33)));
+    chain(&mut writer);
+    assert!(world.table.delete(b"k", Expect::Version(first + 42)).expect("delete"));
+    assert_eq!(world.get(b"k"), None);
+    assert!(world.put(b"k", b"again") > first + 42, "no version comes twice");
+    writer.seal();
+    assert_eq!(world.value(b"k"), Some(b"again".to_vec()));
+    assert_eq!(world.broken(), 0);
+}
+
+#[test]
+fn an_entry_is_told_to_be_linked_or_not() {
+    let world = World::new(small(16 << 20));
+    let mut writer = Writer::new(&world, 1);
+    world.put(b"k", b"v");
+    let id = world.info.id;
+    for (steps, linked) in [(1, false), (2, true), (3, true)] {
+        let at = LogAddr::new(writer.addr.region(), writer.addr.offset_bytes() + writer.used_bytes);
+        writer.update(b"k", b"w", steps).expect("room");
+        assert_eq!(world.engine.linked(1, id, b"k", at).expect("its own"), linked, "{steps}");
+        world.put(b"k", b"by the server");
+        assert_eq!(world.engine.linked(1, id, b"k", at).expect("its own"), linked, "{steps}");
+        let others = world.engine.linked(2, id, b"k", at).map_err(|error| error.code);
+        assert_eq!(others, Err(ErrorCode::BadOption));
+    }
+    let at = writer.addr;
+    writer.seal();
+    assert!(world.engine.linked(1, id, b"k", at).is_err(), "it has no such lease any more");
+}
+
+#[test]
+fn leases_are_bounded_and_all_comes_back() {
+    let world = World::new(small(16 << 20));
+    let id = world.info.id;
+    let before = world.log_bytes();
+    let leases: Vec<_> = (0..LEASES_MAX).map(|_| Writer::new(&world, 1)).collect();
+    let refused = world.engine.lease(1, id, 1).map_err(|error| error.code);
+    assert_eq!(refused, Err(ErrorCode::TooLarge));
+    assert!(world.engine.lease(2, id, 1 << 30).expect("another session's").1 <= 4096);
+    assert_eq!(world.engine.cas_status().leases, LEASES_MAX as u64 + 1);
+    assert!(!world.engine.seal(2, leases[0].addr), "not its own");
+    assert!(world.engine.seal(1, leases[0].addr));
+    assert!(!world.engine.seal(1, leases[0].addr), "once");
+    assert_eq!(world.engine.take_back(1), LEASES_MAX - 1);
+    assert!(world.engine.has_leases(2) && !world.engine.has_leases(1));
+    assert_eq!(world.engine.take_back(2), 1);
+    assert_eq!(world.log_bytes(), before, "nothing was written there");
+    let rpc = world.engine.create_table("rpc", TableOptions::default()).expect("table");
+    let refused = world.engine.lease(1, rpc.id, 1).map_err(|error| error.code);
+    assert_eq!(refused, Err(ErrorCode::BadOption));
+    // A lease outlives its table.
+    let (addr, _) = world.engine.lease(1, id, 1).expect("there is memory");
+    world.engine.drop_table("t", Vec::new()).expect("drop");
+    assert!(world.engine.seal(1, addr));
+}
+
+/// Random updates by clients, and all that the server does, against a map. In the end all memory
+/// must have come back.
+fn random_run(seed: u64, config: EngineConfig) {
+    let world = World::new(config);
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut model: std::collections::BTreeMap<u8, Vec<u8>> = Default::default();
+    let writer = |n| Writer::try_new(&world, n, 1).expect("there is memory");
+    let mut writers: Vec<Writer<'_>> = (0..3).map(writer).collect();
+    for step in 0..3_000_u32 {
+        let number = random.random_range(0..12_u8);
+        let key = [b'k', number];
+        let value = vec![step as u8; random.random_range(0..200)];
+        match random.random_range(0..20) {
+            0..10 if model.contains_key(&number) => {
+                let writer = random.random_range(0..writers.len());
+                let steps = random.random_range(1..=3);
+                if writers[writer].update(&key, &value, steps).is_none() {
+                    let session = writers[writer].session;
+                    let wanted_bytes = random.random_range(1..5_000);
+                    // As a client does: without one it would ask the server for its updates.
+                    if let Some(next) = Writer::try_new(&world, session, wanted_bytes) {
+                        std::mem::replace(&mut writers[writer], next).seal();
+                    }
+                } else if steps > 1 {
+                    model.insert(number, value);
+                    // Somebody commits it before it can be replaced again.
+                    if steps == 2 {
+                        assert_eq!(world.value(&key).as_ref(), model.get(&number), "{seed} {step}");
+                    }
+                }
+            }
+            10..13 => {
+                world.put(&key, &value);
+                model.insert(number, value);
+            }
+            13 => {
+                let was = world.table.delete(&key, Expect::Any).expect("delete");
+                assert_eq!(was, model.remove(&number).is_some(), "{seed} {step}");
+            }
+            14 => {
+                world.table.relocate(&key).expect("relocate");
+            }
+            15..18 => _ = world.engine.clean(),
+            _ => assert_eq!(world.value(&key).as_ref(), model.get(&number), "{seed} {step}"),
+        }
+    }
+    for number in 0..12 {
+        let value = world.value(&[b'k', number]);
+        assert_eq!(value.as_ref(), model.get(&number), "seed {seed}, key {number}");
+    }
+    writers.into_iter().for_each(Writer::seal);
+    for number in 0..12 {
+        let value = world.value(&[b'k', number]);
+        assert_eq!(value.as_ref(), model.get(&number), "seed {seed}, key {number}, sealed");
+        world.table.delete(&[b'k', number], Expect::Any).expect("delete");
+    }
+    assert_eq!(world.broken(), 0, "seed {seed}");
+    // What is left is the segments that are appended to.
+    let left = world.log_bytes();
+    assert!(left <= 2 * 4096, "seed {seed}: {left} bytes did not come back");
+}
+
+#[test]
+fn random_updates_by_both_sides_agree_with_a_map() {
+    for seed in 0..60 {
+        random_run(seed, EngineConfig { cleaning: Cleaning::Aggressive, ..small(4 << 20) });
+        random_run(seed, EngineConfig { cleaning: Cleaning::Auto, ..small(4 << 20) });
+    }
+}
+
+/// Nonsense in a lease: nothing panics, no other key is harmed, and the memory comes back.
+#[test]
+fn nonsense_in_a_lease_harms_only_what_was_linked_to_it() {
+    for seed in 0..300 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let world = World::new(EngineConfig {
+            cleaning: Cleaning::Aggressive,
+            split_load_percent: 1,
+            ..small(4 << 20)
+        });
+        let other = world.engine.create_table("other", CAS).expect("table");
+        let other = world.engine.table(other.id).expect("by id");
+        let key = |n: u32| format!("key {n}").into_bytes();
+        for n in 0..40 {
+            world.put(&key(n), &[7; 60]);
+            other.put(&key(n), &[8; 60], Expect::Any, Ttl::Never, 0).expect("put");
+        }
+        let mut writer = Writer::new(&world, 1);
+        let places = nonsense(&mut writer, &mut random);
+        // Some keys are linked to it.
+        for n in 0..10 {
+            let newest = writer.newest(&key(n));
+            let at = places[random.random_range(0..places.len())];
+            let word = match random.random_range(0..5) {
+                0 => State::forwarded(random.random(), at),
+                1 => State::forwarded(3, newest.addr),
+                2 => random.random(),
+                3 => State::forwarded(0, LogAddr::from_bits(random.random()).unwrap_or(at)),
+                _ => State::forwarded(1, world.slot_addr(&key(30))),
+            };
+            assert!(writer.swap(newest.addr, newest.word, word));
+        }
+        writer.seal();
+        for n in 0..200 {
+            let _maybe = world.value(&key(n % 10));
+            let _maybe = world.table.delete(&key(n % 10), Expect::Any);
+            world.put(&key(n), &[7; 60]);
+            world.engine.clean();
+            world.engine.expire();
+        }
+        for n in 0..40 {
+            if n < 10 {
+                world.put(&key(n), &[7; 60]);
+            }
+            assert_eq!(world.value(&key(n)), Some(vec![7; 60]), "seed {seed}, key {n}");
+            let mut value = Vec::new();
+            assert!(other.get(&key(n), &mut value).is_some() && value == [8; 60], "seed {seed}");
+        }
+        assert!(world.broken() <= 10 * 200, "seed {seed}");
+        world.engine.drop_table("t", Vec::new()).expect("drop");
+    }
+}
+
+/// Fills the lease with entries that are right, entries that lie and random bytes. Gives places.
+fn nonsense(writer: &mut Writer<'_>, random: &mut SmallRng) -> Vec<LogAddr> {
+    let mut places = vec![writer.addr];
+    for _ in 0..30 {
+        let key = format!("key {}", random.random_range(0..12)).into_bytes();
+        let header = EntryHeader {
+            version: random.random(),
+            value_len: if random.random() { 20 } else { random.random() },
+            key_len: if random.random() { key.len() as u16 } else { random.random() },
+            flags: if random.random() { 0 } else { random.random() },
+            ..EntryHeader::default()
+        };
+        let mut bytes = prefix_bytes(&header, random.random(), &key);
+        bytes.resize(bytes.len().next_multiple_of(16) + 32, random.random());
+        let Some(addr) = writer.place(bytes.len()) else { break };
+        let sum = writer.sums.checksum(addr, &bytes);
+        let word = match random.random_range(0..4) {
+            0 => State::committed(sum),
+            1 => State::pending(sum),
+            2 => State::forwarded(1, places[random.random_range(0..places.len())]),
+            _ => random.random(),
+        };
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        writer.memory(addr).write_bytes(addr.offset_bytes(), &bytes).expect("inside");
+        places.push(addr);
+    }
+    let end =
+        LogAddr::new(writer.addr.region(), writer.addr.offset_bytes() + writer.len_bytes - 16);
+    places.push(end);
+    places
+}
