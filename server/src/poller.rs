@@ -17,7 +17,7 @@ use onesided_fabric::{
     Buffer, BufferPool, Completion, CompletionQueue, Crowded, Endpoint, FabricKind, Outcome, Wait,
 };
 
-use crate::rpc::{Dispatcher, Peer, Scratch, Unsignaled, Verdict, len_bytes};
+use crate::rpc::{Dispatcher, Peer, Scratch, Slow, Unsignaled, Verdict, len_bytes};
 use crate::session::Sessions;
 
 mod client;
@@ -118,34 +118,54 @@ impl Poller {
                 client.peer.endpoint.close();
             }
         }
-        // Polling is no request's time, and waiting even less.
-        state.scratch.ended = None;
         for completion in completions.drain(..) {
             self.complete(state, completion);
         }
         state.completions = completions;
         self.retry_blocked(state);
         self.begin_fetches(state);
+        if self.kind == FabricKind::Tcp {
+            // System calls follow, for all answers together: they are not this one's time.
+            self.close_last(state);
+        }
         self.post_touched(state);
+        state.scratch.looked = None;
+        self.log_slow(state);
         count > 0 || !state.condemned.is_empty()
+    }
+
+    /// Ends the time of the request that was served last, if that goes on.
+    fn close_last(&self, state: &mut State) {
+        if state.scratch.open.is_some() {
+            self.dispatcher.close(&mut state.scratch, Instant::now());
+        }
     }
 
     fn idle(&self, idle_since: &mut Option<Instant>, state: &mut State) {
         if state.spins && !self.spin.is_zero() {
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            let idle = since.elapsed();
+            let now = Instant::now();
+            self.dispatcher.close(&mut state.scratch, now);
+            let since = *idle_since.get_or_insert(now);
+            let idle = now - since;
             // A look at sockets is a system call, and long enough.
             if idle < PURE_SPIN && self.kind != FabricKind::Tcp {
+                state.scratch.looked = Some(now);
                 return std::hint::spin_loop();
             }
             if idle < self.spin && !state.crowded.is_at(since) {
                 std::thread::yield_now();
                 // Looked at here: after a long one there is work, and no idling that notices.
-                state.crowded.note(since + self.spin, Instant::now());
+                let now = Instant::now();
+                state.crowded.note(since + self.spin, now);
+                if self.kind != FabricKind::Tcp {
+                    state.scratch.looked = Some(now);
+                }
                 return;
             }
             state.spins = false;
         }
+        self.close_last(state);
+        self.log_slow(state);
         let sleep = match () {
             () if !state.blocked.is_empty() => RETRY,
             () if !state.fetches.is_empty() => self.sleep.min(self.blocked_max / 4),
@@ -183,6 +203,24 @@ impl Poller {
             }
             Outcome::Sent(_) | Outcome::Written(_) | Outcome::Atomic(_) => {}
         }
+    }
+
+    fn log_slow(&self, state: &mut State) {
+        let Some(slow) = state.scratch.slow.take() else { return };
+        let Some(suppressed) = self.dispatcher.stats.slow_log.allow() else { return };
+        let Slow { operation, took_ms, session, bytes, answer_bytes } = slow;
+        let peer = state.clients.values().find(|client| client.peer.session.id == session);
+        let tenant = peer.map_or("", |client| client.peer.session.tenant.name());
+        tracing::warn!(
+            session,
+            tenant,
+            operation,
+            took_ms,
+            bytes,
+            answer_bytes,
+            suppressed,
+            "slow request"
+        );
     }
 
     /// A connection's life in one line.
@@ -265,7 +303,6 @@ impl Poller {
         }
         if client.out_bytes > POST_BYTES {
             client.post();
-            scratch.ended = None;
         }
     }
 

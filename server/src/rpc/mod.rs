@@ -36,7 +36,7 @@ mod value;
 
 pub(crate) use fetch::Span;
 pub(crate) use signal::{Unsignaled, len_bytes};
-pub(crate) use timing::Timing;
+pub(crate) use timing::{Open, Slow, Timing};
 
 /// A scratch buffer longer than this is given back when the request is done.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
@@ -76,8 +76,12 @@ pub(crate) struct Scratch {
     encoded: Vec<u8>,
     /// What was served last.
     verb: Option<usize>,
-    /// When the request before this one was, if nothing else has been done since.
-    pub(crate) ended: Option<Instant>,
+    /// The poller's look at the clock just before it found what it serves now.
+    pub(crate) looked: Option<Instant>,
+    /// The request that was served last, until its time is over.
+    pub(crate) open: Option<Open>,
+    /// One that took too long: the last of them, if there were several.
+    pub(crate) slow: Option<Slow>,
 }
 
 impl Scratch {

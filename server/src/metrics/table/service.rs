@@ -19,8 +19,8 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     histogram(
         "onesided_rpc_duration_seconds",
-        "Time that a poller took to serve a request, from its arrival at the poller to its answer; \
-         without the network, and without fetching large values. A batch is one request.",
+        "Time that a poller took to serve a request, from when it was found to when its answer had \
+         gone; without the network, and without fetching large values. A batch is one request.",
         &["operation"],
         |s, rows| {
             let all = VERBS.iter().zip(&s.rpc.times);
