@@ -34,6 +34,15 @@ const ROWS: [Row; 25] = [
     ("forward_hops_total", "Forwards followed.", |s| s.forward_hops as f64),
     ("checksum_failures_total", "Checksums that did not fit.", |s| s.checksum_failures as f64),
     ("rpc_puts_total", "PUTs.", |s| s.rpc_puts as f64),
+    ("one_sided_puts_total", "PUTs that replaced an entry without the server.", |s| {
+        s.one_sided_puts as f64
+    }),
+    ("update_round_trips_total", "Times that such PUTs waited for the server's memory.", |s| {
+        s.update_round_trips as f64
+    }),
+    ("updates_lost_total", "Compare-and-swaps that somebody was faster than.", |s| {
+        s.updates_lost as f64
+    }),
     ("rpc_deletes_total", "DELETEs.", |s| s.rpc_deletes as f64),
     ("rpc_appends_total", "Appends.", |s| s.rpc_appends as f64),
     ("rpc_increments_total", "Increments.", |s| s.rpc_increments as f64),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, value_parser};
-use onesided::{FabricChoice, Rdma, RdmaDevice};
+use onesided::{FabricChoice, Rdma, RdmaDevice, UpdateMode};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -150,9 +150,14 @@ pub struct TargetArgs {
     /// RDMA device of this host: NAME[:PORT[:GID_INDEX]] or an address.
     #[arg(long, default_value = "auto")]
     pub rdma_device: RdmaDevice,
-    /// Table of onesided; made if it is not there. [default: default, and for scans: ordered]
+    /// Table of onesided; made if it is not there. [default: default, for scans ordered, and with
+    /// --update cas: cas]
     #[arg(long)]
     pub table: Option<String>,
+    /// How entries are updated in a table of onesided that is made: rpc, or cas, by the clients
+    /// themselves.
+    #[arg(long, default_value = "rpc", value_parser = update_mode)]
+    pub update: UpdateMode,
     /// GET into registered buffers and PUT from them, as is best for large values over RDMA.
     #[arg(long)]
     pub registered: bool,
@@ -200,6 +205,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| "write a number above 0".to_owned())
+}
+
+fn update_mode(name: &str) -> Result<UpdateMode, String> {
+    UpdateMode::from_name(name).ok_or_else(|| format!("`{name}`: there are rpc and cas"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Targets, one after the other.
 
 use anyhow::{Context, Result, ensure};
+use onesided::UpdateMode;
 
 use super::args::TargetArgs;
 use crate::run::phase::{self, Plan};
@@ -72,7 +73,11 @@ pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Result<Vec<Wanted>
         server_pid(pid, &args.target)?;
     }
     // A server's own table `default` has no order, so that scans need another one.
-    let usual_table = if options.ordered { "ordered" } else { "default" };
+    let usual_table = match args.update {
+        _ if options.ordered => "ordered",
+        UpdateMode::Cas => "cas",
+        UpdateMode::Rpc => "default",
+    };
     let options = Options {
         rdma: args.rdma,
         rdma_device: args.rdma_device.clone(),
@@ -81,6 +86,7 @@ pub(super) fn wanted(args: &TargetArgs, options: &Options) -> Result<Vec<Wanted>
         cache_bytes: args.cache_bytes,
         prefill: args.prefill,
         server_pid: args.server_pid,
+        update: args.update,
         ..options.clone()
     };
     let mut urls: Vec<&str> = args.target.iter().map(String::as_str).collect();

@@ -12,7 +12,7 @@ mod url;
 mod usage;
 mod wire;
 
-use ::onesided::{FabricChoice, Rdma, RdmaDevice};
+use ::onesided::{FabricChoice, Rdma, RdmaDevice, UpdateMode};
 use anyhow::Result;
 
 pub use embedded::Embedded;
@@ -218,6 +218,8 @@ pub struct Options {
     pub records: u64,
     /// Records are going to be scanned: a table that is made is ordered.
     pub ordered: bool,
+    /// How entries are updated in a table that is made.
+    pub update: UpdateMode,
     /// For peers by RESP and memcached's protocol: the server's process, if it cannot be found.
     pub server_pid: Option<u32>,
 }
@@ -235,6 +237,7 @@ impl Default for Options {
             record_bytes: 1000,
             records: 1000,
             ordered: false,
+            update: UpdateMode::Rpc,
             server_pid: None,
         }
     }

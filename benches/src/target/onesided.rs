@@ -65,8 +65,8 @@ impl Onesided {
         let name = &self.options.table;
         match client.table(name) {
             Err(Error::NoSuchTable(_)) => {
-                let ordered = self.options.ordered;
-                let options = TableOptions { ordered, ..TableOptions::default() };
+                let Options { ordered, update, .. } = self.options;
+                let options = TableOptions { ordered, update, ..TableOptions::default() };
                 Ok(client.create_table(name, options)?)
             }
             table => Ok(table?),
@@ -144,7 +144,7 @@ impl Target for Onesided {
             // READs over shared memory are loads: nobody is waited for.
             let is_remote = client.fabric() == FabricKind::Verbs;
             let figures = [
-                if is_remote { stats.round_trips } else { 0 },
+                if is_remote { stats.round_trips + stats.update_round_trips } else { 0 },
                 stats.gets,
                 stats.one_sided_hits + stats.one_sided_misses,
                 stats.reads,

@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::limits::SEGMENT_BYTES;
 use parking_lot::{Mutex, MutexGuard};
 
 /// A lease that lasted less than this was short: the next one is asked for twice as long.
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT_NS: u64 = 100_000_000;
 /// And one that lasted longer than this was long.
-const LONG: Duration = Duration::from_secs(2);
-/// After a refusal all goes by RPC for so long.
-const PAUSE: Duration = Duration::from_millis(20);
+const LONG_NS: u64 = 2_000_000_000;
+/// After a refusal so many updates go by RPC before another lease is asked for.
+const PAUSE: u32 = 64;
 
 /// One lease.
 pub(crate) struct Extent {
@@ -52,8 +51,10 @@ pub(crate) struct Room {
     /// Nothing may be written any more.
     closed: bool,
     wanted_bytes: usize,
-    leased_at: Option<Instant>,
-    refused_at: Option<Instant>,
+    /// On the server's clock: it stands still in simulations, where time is theirs.
+    leased_at_ns: Option<u64>,
+    /// Updates that do not ask for a lease.
+    pause: u32,
 }
 
 /// Held while leases are asked for and given back.
@@ -91,7 +92,7 @@ impl Extents {
         let next = room.next.take();
         room.full.extend(current.into_iter().chain(next));
         room.full.retain(|extent| extent.session == session);
-        room.refused_at = None;
+        room.pause = 0;
     }
 
     /// The leases that nothing is written to any more.
@@ -101,15 +102,15 @@ impl Extents {
     }
 
     /// How long a lease to ask for, if it is time, or if an entry of so many bytes has no room.
-    pub(crate) fn wanted(&self, len_bytes: usize) -> Option<usize> {
+    pub(crate) fn wanted(&self, len_bytes: usize, now_ns: u64) -> Option<usize> {
         let mut room = self.lock();
         if room.closed || room.next.is_some() {
             return None;
         }
-        let lasted = room.leased_at.map(|at| at.elapsed());
-        room.wanted_bytes = match lasted {
-            Some(lasted) if lasted < SHORT => (room.wanted_bytes * 2).min(SEGMENT_BYTES),
-            Some(lasted) if lasted > LONG => room.wanted_bytes / 2,
+        let lasted_ns = room.leased_at_ns.map(|at_ns| now_ns.saturating_sub(at_ns));
+        room.wanted_bytes = match lasted_ns {
+            Some(lasted_ns) if lasted_ns < SHORT_NS => (room.wanted_bytes * 2).min(SEGMENT_BYTES),
+            Some(lasted_ns) if lasted_ns > LONG_NS => room.wanted_bytes / 2,
             _ => room.wanted_bytes,
         };
         room.wanted_bytes = room.wanted_bytes.max(1);
@@ -117,12 +118,17 @@ impl Extents {
     }
 
     /// The server gave one. Whether it is of use.
-    pub(crate) fn add(&self, session: u64, addr: LogAddr, len_bytes: usize) -> bool {
+    pub(crate) fn add(
+        &self,
+        session: u64,
+        (addr, len_bytes): (LogAddr, usize),
+        now_ns: u64,
+    ) -> bool {
         let mut room = self.lock();
         let in_flight = AtomicUsize::new(0);
         let extent = Arc::new(Extent { addr, session, len_bytes, in_flight });
-        room.leased_at = Some(Instant::now());
-        room.refused_at = None;
+        room.leased_at_ns = Some(now_ns);
+        room.pause = 0;
         // Twice a block is half of it.
         room.wanted_bytes = room.wanted_bytes.max(len_bytes);
         match room.closed {
@@ -134,7 +140,7 @@ impl Extents {
 
     /// The server gave none.
     pub(crate) fn refused(&self) {
-        self.lock().refused_at = Some(Instant::now());
+        self.lock().pause = PAUSE;
     }
 }
 
@@ -177,13 +183,15 @@ impl Room {
     }
 
     /// Whether it is time to ask for the next lease.
-    pub(crate) fn is_low(&self) -> bool {
+    pub(crate) fn is_low(&mut self) -> bool {
         let is_half = |(extent, used): &(Arc<Extent>, usize)| *used * 2 > extent.len_bytes;
         self.next.is_none() && self.current.as_ref().is_some_and(is_half) && !self.pauses()
     }
 
-    /// Whether asking for a lease is of no use just now.
-    pub(crate) fn pauses(&self) -> bool {
-        self.refused_at.is_some_and(|at| at.elapsed() < PAUSE)
+    /// Whether this update is not to ask for a lease, as one was refused lately.
+    pub(crate) fn pauses(&mut self) -> bool {
+        let pauses = self.pause > 0;
+        self.pause = self.pause.saturating_sub(1);
+        pauses
     }
 }

@@ -223,14 +223,15 @@ async fn tend(table: &TableHandle, len_bytes: usize) -> bool {
         // If it does not arrive, the session's end gives it back.
         let _sealed = rpc::call(table, "seal", &op, rpc::sealed).await;
     }
-    let Some(wanted_bytes) = extents.wanted(len_bytes) else { return true };
+    let now_ns = open.connection.server_now().0;
+    let Some(wanted_bytes) = extents.wanted(len_bytes, now_ns) else { return true };
     let op = Op::Lease { len_bytes: wanted_bytes as u32 };
     let session = open.connection.session().id;
     match rpc::call(table, "lease", &op, rpc::leased).await {
         Ok((addr, len_bytes)) => {
             // Reachable before the first entry is written there.
             let is_known = open.io().place(addr, len_bytes).await.is_ok_and(|at| at.is_some());
-            extents.add(session, addr, len_bytes) && is_known
+            extents.add(session, (addr, len_bytes), now_ns) && is_known
         }
         Err(_) => {
             // No memory, most often: for a while all goes by RPC.

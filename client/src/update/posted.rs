@@ -151,9 +151,9 @@ impl Update<'_> {
         let len_bytes = entry::len_bytes(self.put.key, self.put.value);
         let mut room = self.updates.extents.lock();
         if is_new {
-            let addr = room.place(len_bytes);
-            let refused = if room.pauses() { Stopped::Nothing } else { Stopped::NoRoom };
-            let addr = addr.ok_or(refused)?;
+            let Some(addr) = room.place(len_bytes) else {
+                return Err(if room.pauses() { Stopped::Nothing } else { Stopped::NoRoom });
+            };
             let held = room.hold().ok_or(Stopped::Nothing)?;
             *place = Some(Place { addr, len_bytes, _held: held });
         } else if !room.is_open() {

@@ -117,6 +117,10 @@ impl Table {
         }
         at.store(new.0);
         self.release_slot(Slot(old));
+        if newest.header.expiry_s != 0 {
+            // Of what clients store nobody else tells the rounds that look for what is over.
+            self.expiring.store(true, Ordering::Relaxed);
+        }
         count(&self.shared.cas.counts.repaired);
         true
     }
