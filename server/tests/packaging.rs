@@ -271,13 +271,16 @@ fn the_debian_package_has_all_its_files() {
         if let Some(name) = from.strip_prefix("../target/manuals/") {
             let is_there = folder.path().join(name).exists() || made_elsewhere.contains(&name);
             assert!(is_there, "nothing makes {name}");
-        } else if let Some(bin) = from.strip_prefix("../target/release/") {
+        } else if let Some(bin) = from.strip_prefix("target/release/") {
             assert!(bin.starts_with("onesided"), "{from}");
             assert_eq!(text(2), "755");
         } else {
             assert!(root().join("server").join(from).is_file(), "{from}");
         }
     }
+    let changelog = read("config/debian/changelog");
+    let version = format!("onesided ({}-1) ", env!("CARGO_PKG_VERSION"));
+    assert!(changelog.starts_with(&version), "config/debian/changelog is of another version");
     let conf = deb["conf-files"][0].as_str().expect("a path");
     assert!(places.contains(conf.trim_start_matches('/')), "{conf}");
     let unit = read("config/onesided-server.service");
