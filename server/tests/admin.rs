@@ -185,7 +185,12 @@ fn the_api_tells_of_sessions_and_tables_by_pages() {
     assert_eq!(first["sessions"][0]["tables"], 3);
     let tables = json(&server, "/api/v1/tables?offset=1&limit=2");
     assert_eq!((&tables["total"], &tables["next_offset"]), (&4.into(), &3.into()));
-    assert_eq!(tables["tables"][0]["name"], "t0");
+    let first = &tables["tables"][0];
+    assert_eq!(first["name"], "t0");
+    // As `onesided tables list --json` has them.
+    for name in ["free_bytes", "expiry_backlog", "ordered", "dead_bytes", "evicted_entries"] {
+        assert!(!first[name].is_null(), "{name}");
+    }
     assert!(json(&server, "/api/v1/sessions?limit=999999999").is_object());
     for path in ["/api/v1/sessions?limit=x", "/api/v1/sessions?before=1", "/api/v1/tables?limit=-1"]
     {

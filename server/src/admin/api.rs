@@ -193,6 +193,7 @@ async fn tables(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -
                 "keys": status.keys,
                 "live_bytes": status.live_bytes,
                 "dead_bytes": status.dead_bytes,
+                "free_bytes": status.free_bytes,
                 "log_bytes": status.log_bytes,
                 "index_bytes": status.index_bytes,
                 "index_segments": index.segments,
@@ -202,10 +203,12 @@ async fn tables(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -
                 "written_bytes": status.written_bytes,
                 "moved_bytes": status.moved_bytes,
                 "expired_entries": status.expired_entries,
+                "expiry_backlog": status.expiry_backlog,
                 "evicted_entries": status.evicted_entries,
                 "default_ttl_s": status.options.default_ttl_s,
                 "quota_bytes": status.options.quota_bytes,
                 "evict": status.options.evict,
+                "ordered": status.options.ordered,
                 "update": status.options.update.name(),
             })
         })
