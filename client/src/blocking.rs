@@ -383,11 +383,75 @@ impl Table {
         self.run(self.inner.increment(key, by))
     }
 
+    /// As [`crate::Table::counter`].
+    #[must_use]
+    pub fn counter(&self, key: impl AsRef<[u8]>) -> Counter {
+        Counter { inner: self.inner.counter(key) }
+    }
+
     /// As [`crate::Table::touch`].
     ///
     /// # Errors
     /// As there.
     pub fn touch(&self, key: impl AsRef<[u8]>, ttl: Ttl) -> Result<bool, Error> {
         self.run(self.inner.touch(key, ttl))
+    }
+}
+
+/// As [`crate::Counter`], blocking.
+#[derive(Debug)]
+pub struct Counter {
+    inner: crate::Counter,
+}
+
+impl Counter {
+    /// As [`crate::Counter::MIN`].
+    pub const MIN: i64 = crate::Counter::MIN;
+    /// As [`crate::Counter::MAX`].
+    pub const MAX: i64 = crate::Counter::MAX;
+
+    fn run<F: Future>(&self, future: F) -> F::Output {
+        run(self.inner.table().handle.link(), future)
+    }
+
+    /// As [`crate::Counter::key`].
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.inner.key()
+    }
+
+    /// As [`crate::Counter::fetch_add`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_add(&self, by: i64) -> Result<i64, Error> {
+        self.run(self.inner.fetch_add(by))
+    }
+
+    /// As [`crate::Counter::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_swap(&self, expected: i64, new: i64) -> Result<i64, Error> {
+        self.run(self.inner.compare_and_swap(expected, new))
+    }
+
+    /// As [`crate::Counter::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self) -> Result<i64, Error> {
+        match self.inner.read_now() {
+            Some(number) => Ok(number),
+            None => self.run(self.inner.read()),
+        }
+    }
+
+    /// As [`crate::Counter::set`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set(&self, to: i64) -> Result<(), Error> {
+        self.run(self.inner.set(to))
     }
 }

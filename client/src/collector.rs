@@ -46,6 +46,12 @@ const ROWS: [Row; 25] = [
     ("rpc_deletes_total", "DELETEs.", |s| s.rpc_deletes as f64),
     ("rpc_appends_total", "Appends.", |s| s.rpc_appends as f64),
     ("rpc_increments_total", "Increments.", |s| s.rpc_increments as f64),
+    ("rpc_counters_total", "Counters changed by RPC, or looked for.", |s| s.rpc_counters as f64),
+    ("counter_updates_total", "Counters changed one-sidedly.", |s| s.counter_updates as f64),
+    ("counter_round_trips_total", "Times that one was waited for.", |s| {
+        s.counter_round_trips as f64
+    }),
+    ("counter_retries_total", "Those that had to be done again.", |s| s.counter_retries as f64),
     ("rpc_touches_total", "Touches.", |s| s.rpc_touches as f64),
     ("rpc_retries_total", "Requests sent again after a broken connection.", |s| {
         s.rpc_retries as f64

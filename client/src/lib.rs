@@ -21,6 +21,7 @@
 //! | `retire` | memory that the server wants back |
 //! | `rpc` | operations that outlive a connection and are applied once |
 //! | `read` | GET without asking |
+//! | `counter` | numbers that many clients change |
 //! | [`Client`], [`Table`], [`blocking`] | the API |
 
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod collector;
 mod connect;
 mod control;
 pub mod core;
+mod counter;
 mod error;
 mod frames;
 mod link;
@@ -58,6 +60,7 @@ pub use batch::{BatchOp, BatchReply};
 pub use client::Client;
 #[cfg(feature = "prometheus")]
 pub use collector::StatsCollector;
+pub use counter::Counter;
 pub use error::Error;
 pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
 pub use onesided_fabric::{FabricKind, Rdma};
@@ -67,6 +70,6 @@ pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
 pub use range::KeyRange;
 pub use registered::RegisteredBuffer;
 pub use retire::Retirement;
-pub use stats::{ClientStats, Counter, Shard, Stats};
+pub use stats::{ClientStats, Counter as Count, Shard, Stats};
 pub use table::Table;
 pub use value::{Meta, Value, Version};

@@ -40,6 +40,12 @@ pub enum Counter {
     ChecksumFailures,
     /// GETs that asked by RPC.
     RpcGets,
+    /// Changes of words by CAS or FAA.
+    CounterUpdates,
+    /// Times that one of them was waited for.
+    CounterRoundTrips,
+    /// Those that had to be done again: the word was another one.
+    CounterRetries,
     /// PUTs.
     RpcPuts,
     /// DELETEs.
@@ -50,6 +56,8 @@ pub enum Counter {
     RpcWritesAt,
     /// Increments.
     RpcIncrements,
+    /// Counters changed, or looked for.
+    RpcCounters,
     /// Touches.
     RpcTouches,
     /// Pages of scans.
@@ -81,7 +89,7 @@ pub enum Counter {
 const COUNTERS: usize = Counter::UpdatesLost as usize + 1;
 
 /// The counters of one thread: nobody else adds to them.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub struct Shard {
     counters: [AtomicU64; COUNTERS],
@@ -92,6 +100,18 @@ pub struct Shard {
     latency_ns: AtomicU64,
     /// Odd while the thread is in the middle of a look.
     looks: AtomicU64,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            counters: std::array::from_fn(|_| AtomicU64::default()),
+            fast_gets: AtomicU64::default(),
+            latency: Default::default(),
+            latency_ns: AtomicU64::default(),
+            looks: AtomicU64::default(),
+        }
+    }
 }
 
 /// While this lives its thread looks at what may be READ.
@@ -362,6 +382,14 @@ pub struct Stats {
     pub get_latency_ns: u64,
     /// GETs that asked by RPC.
     pub rpc_gets: u64,
+    /// Changes of counters without the server's processor.
+    pub counter_updates: u64,
+    /// Times that one of them was waited for.
+    pub counter_round_trips: u64,
+    /// Those that had to be done again: the counter was another one, or changed.
+    pub counter_retries: u64,
+    /// Counters changed by RPC, or looked for.
+    pub rpc_counters: u64,
     /// PUTs.
     pub rpc_puts: u64,
     /// DELETEs.
@@ -436,6 +464,10 @@ impl Stats {
             get_latency: reads.latency,
             get_latency_ns: reads.latency_ns,
             rpc_gets: sum(Counter::RpcGets),
+            counter_updates: sum(Counter::CounterUpdates),
+            counter_round_trips: sum(Counter::CounterRoundTrips),
+            counter_retries: sum(Counter::CounterRetries),
+            rpc_counters: sum(Counter::RpcCounters),
             rpc_puts: sum(Counter::RpcPuts),
             rpc_deletes: sum(Counter::RpcDeletes),
             rpc_appends: sum(Counter::RpcAppends),

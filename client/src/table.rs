@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
-use onesided_fabric::{Buffer, Line};
-use onesided_protocol::control::{Retired, TableInfo, ToClient, ToServer};
+use onesided_fabric::{Buffer, FabricKind, Line};
+use onesided_protocol::control::{FabricName, Retired, TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
 use thread_local::ThreadLocal;
@@ -66,6 +66,18 @@ impl OpenTable {
     #[inline(always)]
     pub(crate) fn is_usable(&self) -> bool {
         self.connection.is_alive() && !self.stale.load(Ordering::Relaxed)
+    }
+
+    /// Whether this session may change words of the table's counters one-sidedly, over the fabric
+    /// that it uses.
+    #[inline]
+    pub(crate) fn updates_one_sidedly(&self) -> bool {
+        matches!(
+            (self.info.updates_over, self.connection.caps().kind),
+            (Some(FabricName::Shm), FabricKind::Shm)
+                | (Some(FabricName::Verbs), FabricKind::Verbs)
+                | (Some(_), FabricKind::Sim)
+        )
     }
 
     /// One GET of so many is told to the server; 0 = none.
@@ -536,6 +548,13 @@ impl Table {
         self.handle.count(Counter::RpcIncrements, 1);
         let op = Op::Increment { key: key.as_ref(), by };
         rpc::call(&self.handle, "increment", &op, rpc::number).await
+    }
+
+    /// The counter of a key. Nothing is asked before its first use; clones and other clients may
+    /// have the same one.
+    #[must_use]
+    pub fn counter(&self, key: impl AsRef<[u8]>) -> crate::Counter {
+        crate::Counter::new(self.clone(), key.as_ref())
     }
 
     /// Gives a key another time to live; whether it was there.

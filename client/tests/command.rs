@@ -121,6 +121,10 @@ fn increments() {
     bed.run(["get", "n"]).prints(b"-8");
     bed.run(["put", "word", "abc"]).code(0);
     bed.run(["incr", "word"]).fails(2, "number");
+    for (by, is) in [("5", "5\n"), ("-7", "-2\n"), ("0", "-2\n")] {
+        bed.run(["--table", "counters", "incr", "n", by]).prints(is.as_bytes());
+    }
+    bed.run(["--table", "counters", "get", "n"]).prints(b"-2");
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn plan() -> Plan {
         ordered: false,
         cas: false,
         shrinks: false,
+        count_percent: 0,
         weights: Weights::NONE,
     }
 }

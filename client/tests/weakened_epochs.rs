@@ -39,6 +39,7 @@ fn plan() -> Plan {
         clock_moves: false,
         drop_per_mille: 0,
         shrinks: false,
+        count_percent: 0,
         weights: Weights::NONE,
         ..Plan::of(1)
     }

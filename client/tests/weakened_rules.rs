@@ -70,6 +70,12 @@ fn plan_for(rule: Rule, seed: u64) -> Plan {
             plan.relocate_percent = 0;
             plan.weights = puts_and_deletes(10, 1);
         }
+        Rule::CounterEndsFirst => {
+            plan.keys = 1;
+            plan.gets_percent = 40;
+            plan.count_percent = 60;
+            plan.weights = puts_and_deletes(2, 8);
+        }
         _ => {}
     }
     plan
@@ -102,4 +108,5 @@ noticed! {
     checksum: Checksum,
     dead_looks_again: DeadLooksAgain,
     large_reads_state_again: LargeReadsStateAgain,
+    counter_ends_first: CounterEndsFirst,
 }

@@ -34,11 +34,13 @@ pub enum Rule {
     /// Tables that clients update: before a segment is used again every slot that leads into it,
     /// also over forwarded entries, points at the newest entry.
     RepairBeforeReuse,
+    /// A counter's cell is ended before its entry goes.
+    CounterEndsFirst,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -56,6 +58,7 @@ impl Rule {
         Self::FencedProvesNoMiss,
         Self::FinishByCas,
         Self::RepairBeforeReuse,
+        Self::CounterEndsFirst,
     ];
 }
 

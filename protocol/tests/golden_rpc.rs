@@ -6,7 +6,8 @@ use common::{assert_hex, hex};
 use onesided_protocol::DecodeError;
 use onesided_protocol::codec::Reader;
 use onesided_protocol::rpc::{
-    Answer, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
+    Answer, CounterAction, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request,
+    RpcError, Ttl,
 };
 
 const HEADER: &str = "
@@ -29,6 +30,11 @@ fn requests() -> Vec<(&'static str, Op<'static>, &'static str)> {
 fn reads() -> Vec<(&'static str, Op<'static>, &'static str)> {
     vec![
         ("ping", Op::Ping, "00"),
+        (
+            "find a counter",
+            Op::Counter { key: b"k", action: CounterAction::Find },
+            "0a 01000000 6b 00 0000000000000000 0000000000000000",
+        ),
         ("get", Op::Get { key: b"k", landing: None }, "01 01000000 6b 0000000000000000 00000000"),
         (
             "get with a landing",
@@ -118,6 +124,21 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
             Op::WriteAt { key: b"k", offset_bytes: 0x102, value: Payload::Inline(b"yz") },
             "08 01000000 6b 0201000000000000 00 02000000 797a",
         ),
+        (
+            "add to a counter",
+            Op::Counter { key: b"k", action: CounterAction::Add { by: -2 } },
+            "0a 01000000 6b 01 feffffffffffffff 0000000000000000",
+        ),
+        (
+            "compare and swap a counter",
+            Op::Counter { key: b"k", action: CounterAction::CompareSwap { expected: 1, new: -1 } },
+            "0a 01000000 6b 02 0100000000000000 ffffffffffffffff",
+        ),
+        (
+            "set a counter",
+            Op::Counter { key: b"k", action: CounterAction::Set { to: 258 } },
+            "0a 01000000 6b 03 0201000000000000 0000000000000000",
+        ),
         ("increment", Op::Increment { key: b"k", by: -2 }, "05 01000000 6b feffffffffffffff"),
         ("touch", Op::Touch { key: b"k", ttl: Ttl::Seconds(1) }, "06 01000000 6b 02 01000000"),
         (
@@ -136,7 +157,7 @@ fn other_mutations() -> Vec<(&'static str, Op<'static>, &'static str)> {
 
 #[test]
 fn every_request() {
-    let mut seen = [false; 13];
+    let mut seen = [false; 14];
     for (what, op, body) in requests() {
         // No wildcard: a new operation does not compile until it is here, and fails until it
         // has golden bytes.
@@ -154,6 +175,7 @@ fn every_request() {
             Op::Lease { .. } => 10,
             Op::Seal { .. } => 11,
             Op::Linked { .. } => 12,
+            Op::Counter { .. } => 13,
         }] = true;
         let golden = format!("{HEADER}\n{body}");
         let mut bytes = vec![];
@@ -162,7 +184,7 @@ fn every_request() {
         assert_eq!(Request::decode(&hex(&golden)), Ok(request(op)), "{what}");
         assert_eq!(Request::peek_id(&bytes), 0x0102_0304_0506_0708);
     }
-    assert_eq!(seen, [true; 13]);
+    assert_eq!(seen, [true; 14]);
 }
 
 #[test]
@@ -210,6 +232,11 @@ fn answers() -> Vec<(&'static str, Result<Reply<'static>, RpcError>, &'static st
             Ok(Reply::Number { value: -1, version: 3 }),
             "06 ffffffffffffffff 0300000000000000",
         ),
+        (
+            "counter",
+            Ok(Reply::Counter { cell: 0x102, number: -1, version: 3 }),
+            "09 0201000000000000 ffffffffffffffff 0300000000000000",
+        ),
         ("no keys", Ok(Reply::Keys { keys: vec![], more: false }), "08 00 00000000"),
         (
             "keys",
@@ -232,7 +259,7 @@ fn answers() -> Vec<(&'static str, Result<Reply<'static>, RpcError>, &'static st
 
 #[test]
 fn every_answer() {
-    let mut seen = [false; 12];
+    let mut seen = [false; 13];
     for (what, result, body) in answers() {
         seen[match &result {
             Err(_) => 0,
@@ -247,6 +274,7 @@ fn every_answer() {
             Ok(Reply::Leased { .. }) => 9,
             Ok(Reply::Sealed) => 10,
             Ok(Reply::Linked { .. }) => 11,
+            Ok(Reply::Counter { .. }) => 12,
         }] = true;
         let golden = format!("0807060504030201 {body}");
         let answer = Answer { id: 0x0102_0304_0506_0708, result };
@@ -255,7 +283,7 @@ fn every_answer() {
         assert_hex(what, &bytes, &golden);
         assert_eq!(Answer::decode(&hex(&golden)), Ok(answer), "{what}");
     }
-    assert_eq!(seen, [true; 12]);
+    assert_eq!(seen, [true; 13]);
 }
 
 #[test]
@@ -301,7 +329,7 @@ fn every_error_code() {
 fn refused_requests() {
     let refused = [
         ("reserved word", "0000000000000000 0000000000000000 00000000 01000000 00"),
-        ("operation 10", "0000000000000000 0000000000000000 00000000 00000000 0a"),
+        ("operation 11", "0000000000000000 0000000000000000 00000000 00000000 0b"),
         ("operation 255", "0000000000000000 0000000000000000 00000000 00000000 ff"),
     ];
     for (what, golden) in refused {
@@ -324,6 +352,8 @@ fn refused_requests() {
         ("scan of 1,025 keys", "09 00000000 00 0000 0104"),
         ("scan by more of a prefix than there is", "09 01000000 61 00 0200 0100"),
         ("scan after 2", "09 00000000 02 0000 0100"),
+        ("counter action 4", "0a 01000000 6b 04 0000000000000000 0000000000000000"),
+        ("counter to find with a number", "0a 01000000 6b 00 0100000000000000 0000000000000000"),
         ("payload 2", "04 01000000 6b 02 00000000"),
         ("key beyond the end", "01 ffffffff"),
         ("key of 2^31", "01 00000080 6b"),
@@ -340,7 +370,7 @@ fn refused_requests() {
 #[test]
 fn refused_answers() {
     let bodies = [
-        ("reply 9", "09"),
+        ("reply 10", "0a"),
         ("keys in a batch", "07 01000000 08 00 00000000"),
         ("1,025 keys", &format!("08 00 01040000 {}", "00".repeat(12 * 1_025))),
         ("more keys 2", "08 02 00000000"),

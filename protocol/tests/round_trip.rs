@@ -7,7 +7,8 @@ use onesided_protocol::control::{
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
 use onesided_protocol::rpc::{
-    Answer, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request, RpcError, Ttl,
+    Answer, CounterAction, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request,
+    RpcError, Ttl,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -36,6 +37,16 @@ impl Owned {
         }
     }
 
+    fn action(&self) -> CounterAction {
+        let (a, b) = (self.number as i64, self.number.rotate_left(7) as i64);
+        match self.number % 4 {
+            0 => CounterAction::Find,
+            1 => CounterAction::Add { by: a },
+            2 => CounterAction::CompareSwap { expected: a, new: b },
+            _ => CounterAction::Set { to: a },
+        }
+    }
+
     fn op(&self) -> Op<'_> {
         let key = &self.key[..];
         let landing =
@@ -58,6 +69,7 @@ impl Owned {
             8 => Op::Lease { len_bytes: self.number as u32 },
             9 => Op::Seal { addr: self.number },
             10 => Op::Linked { key, addr: self.number },
+            11 => Op::Counter { key, action: self.action() },
             _ => Op::Scan {
                 from: key,
                 after: self.number % 2 == 1,
@@ -88,6 +100,11 @@ impl Owned {
             8 => Reply::Leased { addr: self.number, len_bytes: self.number as u32 },
             9 => Reply::Sealed,
             10 => Reply::Linked { linked: self.number % 2 == 1 },
+            7 => Reply::Counter {
+                cell: self.number,
+                number: self.number.rotate_left(9) as i64,
+                version: !self.number,
+            },
             _ => Reply::Keys {
                 keys: [&self.key, &self.value].map(|key| KeyAt { key, slot: self.number }).to_vec(),
                 more: self.number % 2 == 1,
@@ -107,7 +124,7 @@ fn an_owned() -> impl Strategy<Value = Owned> {
         prop_oneof![Just(Ttl::TableDefault), Just(Ttl::Never), any::<u32>().prop_map(Ttl::Seconds)];
     let landing = proptest::option::of((any::<u64>(), 1..=u32::MAX));
     let bytes = || vec(any::<u8>(), 0..60);
-    (0..12_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
+    (0..13_u8, bytes(), bytes(), landing, expect, ttl, any::<u64>()).prop_map(
         |(kind, key, value, landing, expect, ttl, number)| Owned {
             kind,
             key,

@@ -10,9 +10,9 @@ use crate::config::{CasOver, Cleaning, HugePages};
 const EXAMPLES: &str = "\
 Examples:
   onesided-server
-      1 GiB in memory, table `default`, reachable from this host only
+      1 GiB in memory, tables `default` and `counters`, reachable from this host only
   onesided-server --memory 8GiB --table sessions:ttl=3600 --table blobs:quota=4GiB
-      two tables with options; without --table there is `default`
+      two tables with options; without --table there are `default` and `counters`
   onesided-server --listen 0.0.0.0:7411 --token-file /etc/onesided/token
       open to other hosts, for clients that know the token
   onesided-server --config config/server.toml --log info,onesided_server=debug
@@ -48,7 +48,7 @@ pub struct Cli {
     memory: Option<String>,
 
     /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME,
-    /// evict, noeviction, ordered, update=rpc|cas [default: default]
+    /// evict, noeviction, ordered, update=rpc|cas [default: default and counters]
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
 

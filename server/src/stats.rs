@@ -224,6 +224,7 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_log_dead_bytes", status.log_dead_bytes),
         ("memory_log_free_bytes", status.log_free_bytes),
         ("memory_meta_bytes", status.meta_bytes),
+        ("memory_cells_bytes", status.cells_bytes),
         ("memory_order_bytes", status.order_bytes),
         ("memory_index_bytes", status.index_bytes),
         ("memory_quarantined_bytes", status.quarantined_bytes),

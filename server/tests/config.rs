@@ -26,7 +26,8 @@ fn the_shipped_file_says_the_defaults() {
     let log = "info".to_owned();
     // What only the daemon has by default.
     let admin = Some(ADMIN_DEFAULT.to_owned());
-    let server = ServerConfig { admin, ..ServerConfig::default() };
+    let tables = ["default", "counters"].map(|name| name.parse().expect("a name")).to_vec();
+    let server = ServerConfig { admin, tables, ..ServerConfig::default() };
     let expected = Settings { server, log, log_format: LogFormat::Text };
     assert_eq!(settings, expected);
     let empty = file::parse("").and_then(FileConfig::settings).expect("parses");

@@ -6,6 +6,7 @@
 //! | `connection` | one session's life on one server: who polls, who is told, when it is lost |
 //! | `pending` | what was asked and not answered yet: a bounded slab |
 //! | `call` | RPC: encode, post, wait |
+//! | `atomic` | CAS and FAA |
 //! | `reads` | READs behind one doorbell |
 //! | `operations` | what is under way, and when it is over |
 //! | `swaps` | WRITE and compare-and-swap behind one doorbell |
@@ -17,6 +18,7 @@
 //! | `time` | deadlines without a runtime's timers |
 //! | `driver` | a blocked thread polls the completion queue itself |
 
+mod atomic;
 mod call;
 mod clock;
 mod connection;

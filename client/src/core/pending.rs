@@ -103,6 +103,7 @@ impl Pending {
         slot.deadline = Some(deadline);
         slot.keep = keep;
         slot.failure = None;
+        slot.word = None;
         slot.reads.clear();
         // A single READ needs no allocation.
         if !has_credit && count > 1 {

@@ -80,6 +80,7 @@ async fn entries<K: AsRef<[u8]>>(
     for (entry, wanted) in read_all(io, entries.collect()).await? {
         let key = keys[wanted.index].as_ref();
         if let Verdict::Hit(header) = judge(&view.sums, wanted.what, &entry, key)
+            && !header.is_counter()
             && io.expired(header.expiry_s) == Expired::No
         {
             let bytes = bytes_of(&entry, &header).to_vec();

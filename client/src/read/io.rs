@@ -3,6 +3,7 @@
 use onesided_fabric::{Buffer, RegionId, RemoteAddr};
 use onesided_protocol::LogAddr;
 use onesided_protocol::layout::catalog::CATALOG_REGION;
+use onesided_protocol::layout::cell::{self, CELL_BYTES};
 use onesided_protocol::layout::entry::HEADER_BYTES;
 
 use super::lookup::Expired;
@@ -49,6 +50,25 @@ impl Io<'_> {
     pub(crate) fn known_place(&self, addr: LogAddr) -> Option<RemoteAddr> {
         let region_bytes = self.regions.len_bytes(addr.region());
         clamp(addr, HEADER_BYTES, region_bytes).map(|(remote, _)| remote)
+    }
+
+    /// Where a counter's cell is. `None`: outside what the server has, so its address is stale.
+    pub(crate) async fn cell(&self, addr: LogAddr) -> Result<Option<RemoteAddr>, Error> {
+        let mut region_bytes = self.regions.len_bytes(addr.region());
+        if region_bytes == 0 {
+            region_bytes = self.regions.learn(self, addr.region()).await?;
+        }
+        let offset_bytes = addr.offset_bytes() as u64;
+        let is_inside = offset_bytes + CELL_BYTES as u64 <= region_bytes;
+        Ok(is_inside.then_some(RemoteAddr { region: RegionId(addr.region()), offset_bytes }))
+    }
+
+    /// READs the number in a counter's cell. `None`: it is none, or the address is stale.
+    pub(crate) async fn number(&self, addr: LogAddr) -> Result<Option<i64>, Error> {
+        match self.cell(addr).await? {
+            Some(remote) => Ok(cell::number(self.read_at(remote, CELL_BYTES).await?[0])),
+            None => Ok(None),
+        }
     }
 
     /// READs words of the catalog.

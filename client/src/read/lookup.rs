@@ -3,6 +3,7 @@
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
+use onesided_protocol::layout::cell;
 use onesided_protocol::layout::entry::{
     EntryHeader, HEADER_BYTES, Verdict, first_read_bytes, judge,
 };
@@ -220,6 +221,9 @@ impl Search<'_> {
         words: Vec<u64>,
         target: &mut Target<'_, '_>,
     ) -> Result<Followed, Error> {
+        if header.is_counter() {
+            return self.counter(&header, words, target).await;
+        }
         let EntryHeader { version, expiry_s, flags, .. } = header;
         if flags == 0 {
             target.note(Current { addr, word: words[0], version, expiry_s });
@@ -236,6 +240,26 @@ impl Search<'_> {
                 Some(again) if again.first() == words.first() => Followed::Expired,
                 _ => Followed::Unproven,
             },
+        })
+    }
+
+    /// The cell says what the counter is, if it still is one: its end is said there first.
+    async fn counter(
+        &self,
+        header: &EntryHeader,
+        words: Vec<u64>,
+        target: &mut Target<'_, '_>,
+    ) -> Result<Followed, Error> {
+        let cell = cell::from_value(bytes_of(words.as_bytes(), header));
+        let number = match cell {
+            Some(cell) => self.io.number(cell).await?,
+            None => None,
+        };
+        let Some(number) = number else { return Ok(Followed::Unproven) };
+        let text = number.to_string();
+        Ok(match target.copy(text.as_bytes()) {
+            true => Followed::Hit(Meta::of(header)),
+            false => Followed::NoRoom { needed_bytes: text.len() },
         })
     }
 

@@ -23,7 +23,8 @@ pub(crate) use lend::put_from;
 pub(crate) use many::{call_many, get_many};
 use reply::pong;
 pub(crate) use reply::{
-    deleted, found, leased, linked, number, page, sealed, touched, version, version_if_present,
+    counter, deleted, found, leased, linked, number, page, sealed, touched, version,
+    version_if_present,
 };
 use stage::{check_limits, stage};
 
@@ -65,17 +66,37 @@ pub(crate) async fn call<T>(
     op: &Op<'_>,
     take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Result<T, Error> {
+    call_where(table, what, op, take).await.map(|(taken, _)| taken)
+}
+
+/// As [`call`]; also gives what the table was on the connection that brought the answer.
+pub(crate) async fn call_where<T>(
+    table: &TableHandle,
+    what: &'static str,
+    op: &Op<'_>,
+    take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+) -> Result<(T, Arc<OpenTable>), Error> {
     let by = table.deadline(what);
-    go_on(table, by, op, Progress::default(), &take).await
+    go_on_where(table, by, op, Progress::default(), &take).await
 }
 
 async fn go_on<T>(
     table: &TableHandle,
     by: Deadline,
     op: &Op<'_>,
-    mut progress: Progress,
+    progress: Progress,
     take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Result<T, Error> {
+    go_on_where(table, by, op, progress, take).await.map(|(taken, _)| taken)
+}
+
+async fn go_on_where<T>(
+    table: &TableHandle,
+    by: Deadline,
+    op: &Op<'_>,
+    mut progress: Progress,
+    take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+) -> Result<(T, Arc<OpenTable>), Error> {
     loop {
         let open = table.open(by).await.map_err(|error| progress.judge(by, error))?;
         match attempt(table.link(), &open, by, op, &mut progress).await {
@@ -90,7 +111,7 @@ async fn go_on<T>(
                 Err(Error::OutcomeUnknown { reason, .. }) => {
                     return Err(Error::OutcomeUnknown { what: by.what, reason });
                 }
-                taken => return taken,
+                taken => return taken.map(|taken| (taken, open)),
             },
             Err(error) => progress.lost(table.link(), &open.connection, by, error, op)?,
         }

@@ -53,6 +53,21 @@ pub(crate) fn number(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<i64, Erro
     }
 }
 
+/// Where a counter's cell is, and its number; `None`: there is none.
+pub(crate) fn counter(
+    reply: Reply<'_>,
+    _: &mut Option<Keep>,
+) -> Result<Option<(LogAddr, i64)>, Error> {
+    match reply {
+        Reply::Counter { cell, number, .. } => {
+            let cell = LogAddr::from_bits(cell).filter(|addr| addr.get() == cell);
+            cell.map(|cell| Some((cell, number))).ok_or(WRONG_REPLY)
+        }
+        Reply::Absent => Ok(None),
+        _ => Err(WRONG_REPLY),
+    }
+}
+
 pub(crate) fn page(reply: Reply<'_>, _: &mut Option<Keep>) -> Result<Page, Error> {
     match reply {
         Reply::Keys { keys, more } => Ok(Page {

@@ -34,6 +34,7 @@ fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
         Op::Get { key, .. }
         | Op::Delete { key, .. }
         | Op::Increment { key, .. }
+        | Op::Counter { key, .. }
         | Op::Touch { key, .. } => (key, 0),
         Op::Scan { from, .. } => (from, 0),
         Op::Linked { key, .. } => (key, 0),

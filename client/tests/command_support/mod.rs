@@ -19,6 +19,8 @@ impl Bed {
         let config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
             memory_bytes: 256 << 20,
+            // As a daemon's.
+            tables: ["default", "counters"].map(|name| name.parse().expect("a name")).to_vec(),
             ..ServerConfig::default()
         };
         let server = Server::start(config).expect("the server starts");

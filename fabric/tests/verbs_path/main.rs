@@ -2,6 +2,7 @@
 //! (`tools/guests/test verbs_path`). Without `ONESIDED_VERBS=1` each test says that it did not run.
 
 mod deaf;
+mod loopback;
 mod polled;
 mod processes;
 mod regions;

@@ -84,6 +84,13 @@ impl EntryHeader {
         self.flags & FLAG_LARGE != 0
     }
 
+    /// Whether its value is the address of a cell: see [`super::cell`].
+    #[inline]
+    #[must_use]
+    pub fn is_counter(&self) -> bool {
+        self.flags & FLAG_COUNTER != 0
+    }
+
     /// Where the key begins.
     #[inline]
     #[must_use]

@@ -2,6 +2,7 @@
 
 pub mod addr;
 pub mod catalog;
+pub mod cell;
 pub mod entry;
 pub mod line;
 pub mod size_class;

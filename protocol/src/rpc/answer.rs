@@ -30,11 +30,20 @@ pub enum Reply<'a> {
     },
     /// To a delete: it was there and is gone.
     Deleted,
-    /// To an increment.
+    /// To an increment; to what changes a counter.
     Number {
-        /// What it is now.
+        /// What it is now; of a counter, what it was before.
         value: i64,
         /// Version.
+        version: u64,
+    },
+    /// To finding a counter.
+    Counter {
+        /// Log address of its cell.
+        cell: u64,
+        /// Its number at that moment.
+        number: i64,
+        /// Version of its entry.
         version: u64,
     },
     /// To a scan: keys in order.
@@ -93,6 +102,7 @@ const DELETED: u8 = 5;
 const NUMBER: u8 = 6;
 const BATCH: u8 = 7;
 const KEYS: u8 = 8;
+const COUNTER: u8 = 9;
 const LEASED: u8 = 12;
 const SEALED: u8 = 13;
 const LINKED: u8 = 14;
@@ -146,6 +156,11 @@ fn decode_result<'a>(
         NUMBER => {
             Ok(Reply::Number { value: reader.i64("number")?, version: reader.u64("version")? })
         }
+        COUNTER => Ok(Reply::Counter {
+            cell: reader.u64("cell")?,
+            number: reader.i64("number")?,
+            version: reader.u64("version")?,
+        }),
         KEYS if batch_allowed => Ok(decode_keys(reader)?),
         LEASED if batch_allowed => {
             let addr = reader.u64("lease")?;
@@ -204,6 +219,12 @@ impl Reply<'_> {
             Self::Number { value, version } => {
                 out.u8(NUMBER);
                 out.i64(*value);
+                out.u64(*version);
+            }
+            Self::Counter { cell, number, version } => {
+                out.u8(COUNTER);
+                out.u64(*cell);
+                out.i64(*number);
                 out.u64(*version);
             }
             Self::Keys { keys, more } => {

@@ -10,4 +10,4 @@ mod request;
 
 pub use answer::{Answer, Found, KeyAt, Reply};
 pub use error::{ErrorCode, RpcError};
-pub use request::{Expect, Landing, Op, Payload, Request, Ttl};
+pub use request::{CounterAction, Expect, Landing, Op, Payload, Request, Ttl};

@@ -72,6 +72,13 @@ pub enum Op<'a> {
         /// How much.
         by: i64,
     },
+    /// Do something to a counter ([`crate::layout::cell`]).
+    Counter {
+        /// The key.
+        key: &'a [u8],
+        /// What to do.
+        action: CounterAction,
+    },
     /// Give a key another time to live.
     Touch {
         /// The key.
@@ -165,6 +172,56 @@ impl Landing {
     }
 }
 
+/// What to do to a counter. An absent one counts as 0; whatever changes it makes it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CounterAction {
+    /// Say where its cell is.
+    Find,
+    /// Add to its number.
+    Add {
+        /// How much.
+        by: i64,
+    },
+    /// If its number is `expected`, make it `new`.
+    CompareSwap {
+        /// What it must be.
+        expected: i64,
+        /// What it becomes.
+        new: i64,
+    },
+    /// Make it this number.
+    Set {
+        /// Which.
+        to: i64,
+    },
+}
+
+impl CounterAction {
+    fn encode(self, out: &mut Vec<u8>) {
+        let (kind, a, b) = match self {
+            Self::Find => (0, 0, 0),
+            Self::Add { by } => (1, by, 0),
+            Self::CompareSwap { expected, new } => (2, expected, new),
+            Self::Set { to } => (3, to, 0),
+        };
+        out.u8(kind);
+        out.i64(a);
+        out.i64(b);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = reader.u8("counter action")?;
+        let (a, b) = (reader.i64("counter number")?, reader.i64("counter number")?);
+        match (kind, a, b) {
+            (0, 0, 0) => Ok(Self::Find),
+            (1, by, 0) => Ok(Self::Add { by }),
+            (2, expected, new) => Ok(Self::CompareSwap { expected, new }),
+            (3, to, 0) => Ok(Self::Set { to }),
+            _ => Err(DecodeError::Unknown { field: "counter action", value: u64::from(kind) }),
+        }
+    }
+}
+
 /// Condition of a mutation. An expired value counts as absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Expect {
@@ -201,6 +258,7 @@ const TOUCH: u8 = 6;
 const BATCH: u8 = 7;
 const WRITE_AT: u8 = 8;
 const SCAN: u8 = 9;
+const COUNTER: u8 = 10;
 const LEASE: u8 = 12;
 const SEAL: u8 = 13;
 const LINKED: u8 = 14;
@@ -248,6 +306,7 @@ impl<'a> Op<'a> {
     pub fn is_mutation(&self) -> bool {
         match self {
             Self::Ping | Self::Get { .. } | Self::Scan { .. } | Self::Linked { .. } => false,
+            Self::Counter { action, .. } => *action != CounterAction::Find,
             Self::Batch(ops) => ops.iter().any(Self::is_mutation),
             _ => true,
         }
@@ -298,6 +357,11 @@ impl<'a> Op<'a> {
                 out.bytes(key);
                 ttl.encode(out);
             }
+            Self::Counter { key, action } => {
+                out.u8(COUNTER);
+                out.bytes(key);
+                action.encode(out);
+            }
             Self::Scan { from, after, prefix_len, limit } => {
                 out.u8(SCAN);
                 out.bytes(from);
@@ -347,7 +411,7 @@ impl<'a> Op<'a> {
         if matches!(kind, LEASE..=LINKED) && batch_allowed {
             return Self::decode_lease(kind, reader);
         }
-        if !matches!(kind, GET..=TOUCH | WRITE_AT) {
+        if !matches!(kind, GET..=TOUCH | WRITE_AT | COUNTER) {
             return Err(DecodeError::Unknown { field: "operation", value: u64::from(kind) });
         }
         let key = reader.bytes("key", KEY_MAX_BYTES)?;
@@ -368,6 +432,7 @@ impl<'a> Op<'a> {
                 value: Payload::decode(reader)?,
             },
             INCREMENT => Self::Increment { key, by: reader.i64("by")? },
+            COUNTER => Self::Counter { key, action: CounterAction::decode(reader)? },
             _ => Self::Touch { key, ttl: Ttl::decode(reader)? },
         })
     }

@@ -103,6 +103,7 @@ async fn status(State(core): State<Arc<Core>>) -> Json<Value> {
             "log_dead_bytes": memory.log_dead_bytes,
             "log_free_bytes": memory.log_free_bytes,
             "meta_bytes": memory.meta_bytes,
+            "cells_bytes": memory.cells_bytes,
             "index_bytes": memory.index_bytes,
             "order_bytes": memory.order_bytes,
             "retired_bytes": memory.retired_bytes,

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::size::parse_size;
 use super::{
-    ADMIN_DEFAULT, CasOver, Cleaning, FileTenant, HugePages, ServerConfig, TableSpec, Token,
-    parse_fabric, suggest,
+    ADMIN_DEFAULT, COUNTERS_TABLE, CasOver, Cleaning, FileTenant, HugePages, ServerConfig,
+    TableSpec, Token, parse_fabric, suggest,
 };
 
 /// The file's keys. All optional: what is absent is as in `ServerConfig::default()`.
@@ -138,6 +138,11 @@ pub fn parse(text: &str) -> Result<FileConfig, String> {
     })
 }
 
+/// Tables of a daemon that is told of none.
+fn of_daemon() -> Vec<TableSpec> {
+    ServerConfig::default().tables.into_iter().chain([TableSpec::new(COUNTERS_TABLE)]).collect()
+}
+
 /// What `evict` says of the table `default`, if it says something.
 fn evicting(mut tables: Vec<TableSpec>, evict: Option<bool>) -> Result<Vec<TableSpec>, String> {
     if evict == Some(true) {
@@ -214,7 +219,7 @@ impl FileConfig {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: size("memory", self.memory, default.memory_bytes)?,
             value_max_bytes: size("value_max", self.value_max, default.value_max_bytes)?,
-            tables: evicting(tables.transpose()?.unwrap_or(default.tables), self.evict)?,
+            tables: evicting(tables.transpose()?.unwrap_or_else(of_daemon), self.evict)?,
             fabrics: fabrics.transpose()?.unwrap_or(default.fabrics),
             rdma: rdma.transpose()?.unwrap_or(default.rdma),
             rdma_device: device.unwrap_or(default.rdma_device),

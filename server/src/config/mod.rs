@@ -24,6 +24,9 @@ pub use tenant::{DEFAULT_TENANT, FileTenant, TENANTS_MAX, TenantSpec};
 /// Where the daemon's admin port is unless it is told otherwise.
 pub const ADMIN_DEFAULT: &str = "127.0.0.1:7412";
 
+/// The table that a daemon has besides `default`, unless it is told otherwise.
+pub const COUNTERS_TABLE: &str = "counters";
+
 /// Everything that a [`crate::Server`] is started with. `Default` is what the daemon does without
 /// configuration.
 #[derive(Clone, PartialEq, Debug)]

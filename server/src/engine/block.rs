@@ -24,6 +24,8 @@ pub(super) enum Use {
     Meta = 2,
     /// Belongs to the run that begins before it.
     RunTail = 3,
+    /// Cells of counters ([`super::cells`]).
+    Cells = 5,
     /// Not used: it stands for as much memory elsewhere ([`super::order`]).
     Held = 4,
 }
@@ -70,6 +72,7 @@ impl Block {
             used if used == Use::Meta as u32 => Use::Meta,
             used if used == Use::RunTail as u32 => Use::RunTail,
             used if used == Use::Held as u32 => Use::Held,
+            used if used == Use::Cells as u32 => Use::Cells,
             _ => Use::Log,
         }
     }

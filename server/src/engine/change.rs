@@ -2,8 +2,9 @@
 
 use onesided_protocol::layout::entry::EntryHeader;
 use onesided_protocol::limits::APPEND_MAX_BYTES;
-use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
+use onesided_protocol::rpc::{CounterAction, ErrorCode, Expect, RpcError, Ttl};
 
+use super::counter::{Counted, is_a_counter};
 use super::spot::Spot;
 use super::table::{Table, check, read_value};
 
@@ -78,6 +79,9 @@ impl Change for Append<'_> {
         header: Option<EntryHeader>,
         at: Option<Spot<'_>>,
     ) -> Result<Option<Decision>, RpcError> {
+        if header.is_some_and(|header| header.is_counter()) {
+            return Err(is_a_counter("append"));
+        }
         let len_bytes = header.map_or(0, |header| header.value_len as usize) + self.more.len();
         if len_bytes > APPEND_MAX_BYTES {
             let text = format!("{len_bytes} bytes after append: the limit is {APPEND_MAX_BYTES}");
@@ -110,6 +114,9 @@ impl Change for WriteAt<'_> {
         if header.is_none() {
             return Ok(None);
         }
+        if header.is_some_and(|header| header.is_counter()) {
+            return Err(is_a_counter("write at an offset"));
+        }
         // What may not be is refused before it takes memory.
         let offset = usize::try_from(self.offset_bytes).ok();
         let end = offset.and_then(|offset| offset.checked_add(self.bytes.len()));
@@ -137,6 +144,8 @@ impl Change for WriteAt<'_> {
 
 struct Increment {
     by: i64,
+    /// The key is a counter: nothing is stored.
+    is_counter: bool,
     number: i64,
     text: Vec<u8>,
 }
@@ -150,6 +159,10 @@ impl Change for Increment {
         header: Option<EntryHeader>,
         at: Option<Spot<'_>>,
     ) -> Result<Option<Decision>, RpcError> {
+        self.is_counter = header.is_some_and(|header| header.is_counter());
+        if self.is_counter {
+            return Ok(None);
+        }
         let wrong = |what| Err(RpcError::new(ErrorCode::WrongType, what));
         if header.is_some_and(|header| header.value_len > NUMBER_MAX_BYTES) {
             return wrong("the value is not a decimal number of 64 bits");
@@ -188,6 +201,9 @@ impl Change for Touch {
     ) -> Result<Option<Decision>, RpcError> {
         if header.is_none() {
             return Ok(None);
+        }
+        if header.is_some_and(|header| header.is_counter()) {
+            return Err(is_a_counter("time to live"));
         }
         current(header, at, &mut self.value);
         Ok(Some(Decision { ttl: Some(self.ttl), user_flags: None }))
@@ -229,16 +245,22 @@ impl Table {
         self.write(key, &mut change)
     }
 
-    /// Adds to a value that is a decimal number, an absent one being 0. Expiry and flags stay.
-    /// Gives the sum and the version.
+    /// Adds to a counter, or to a value that is a decimal number, an absent one being 0. Expiry and
+    /// flags stay. Gives the sum and the version.
     ///
     /// # Errors
     /// `WrongType` if the value is no number of 64 bits or the sum is none; and as for
     /// [`Self::put`].
     pub fn increment(&self, key: &[u8], by: i64) -> Result<(i64, u64), RpcError> {
-        let mut change = Increment { by, number: 0, text: Vec::new() };
-        let version = stored(self.write(key, &mut change)?)?;
-        Ok((change.number, version))
+        let mut change = Increment { by, is_counter: false, number: 0, text: Vec::new() };
+        let version = self.write(key, &mut change)?;
+        if !change.is_counter {
+            return Ok((change.number, stored(version)?));
+        }
+        match self.counter(key, CounterAction::Add { by })? {
+            Counted::Changed { old, version } => Ok((old.wrapping_add(by), version)),
+            _ => Err(RpcError::new(ErrorCode::Internal, "an addition changed nothing")),
+        }
     }
 
     /// Gives a key another time to live, by a new entry with a new version. `None`: there is no

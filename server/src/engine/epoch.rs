@@ -48,8 +48,9 @@ impl Waiting {
 
 /// What comes back.
 pub(super) enum Memory {
-    /// A dropped table's place in the catalog, and the pieces of its index.
-    Table { id: u32, record: u32, pieces: Vec<(LogAddr, usize)> },
+    /// A dropped table's place in the catalog, the pieces of its index, and the slabs of its
+    /// counters' cells.
+    Table { id: u32, record: u32, pieces: Vec<(LogAddr, usize)>, slabs: Vec<LogAddr> },
     /// A region in which nothing is.
     Region { id: u32 },
 }
@@ -162,7 +163,9 @@ impl Engine {
     pub fn reclaim(&self, acknowledged: &Acknowledged) {
         for memory in self.shared.epochs.take_free(acknowledged) {
             match memory {
-                Memory::Table { record, pieces, .. } => self.free_table(record, pieces),
+                Memory::Table { record, pieces, slabs, .. } => {
+                    self.free_table(record, pieces, slabs);
+                }
                 Memory::Region { id } => self.shared.pool.give_back(id),
             }
         }

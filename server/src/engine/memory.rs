@@ -69,6 +69,7 @@ pub(super) struct BlockTotals {
     pub(super) log: u64,
     pub(super) live: u64,
     pub(super) meta: u64,
+    pub(super) cells: u64,
     pub(super) free: u64,
 }
 
@@ -283,7 +284,8 @@ impl Pool {
             return true;
         }
         let all_blocks = self.limit_bytes / self.block_bytes;
-        let meta_blocks = self.totals().meta as usize / self.block_bytes;
+        let totals = self.totals();
+        let meta_blocks = (totals.meta + totals.cells) as usize / self.block_bytes;
         let kept_blocks = meta_blocks + self.marks.floor(wanted.need, all_blocks);
         self.blocks_for(wanted.len_bytes) + kept_blocks <= all_blocks
     }
@@ -544,6 +546,7 @@ impl Pool {
         self.each_block(|_, used, live| match used {
             Use::Free => totals.free += self.block_bytes as u64,
             Use::Meta | Use::Held => totals.meta += self.block_bytes as u64,
+            Use::Cells => totals.cells += self.block_bytes as u64,
             Use::Log | Use::RunTail => {
                 totals.log += self.block_bytes as u64;
                 totals.live += live;

@@ -13,7 +13,7 @@ use super::{Budget, Engine};
 pub(crate) const LOOKS_MAX: usize = 8;
 
 /// Bytes by use. `log_bytes` = live + dead + free, and `limit_bytes` = `log_bytes` +
-/// `meta_bytes` + `free_bytes` + `retired_bytes`.
+/// `meta_bytes` + `cells_bytes` + `free_bytes` + `retired_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryStatus {
     /// What entries and indexes may take in all; less, if other engines took of the budget.
@@ -37,6 +37,9 @@ pub struct MemoryStatus {
     /// Blocks for index segments and directories, and those that stand for the keys of ordered
     /// tables.
     pub meta_bytes: u64,
+    /// Blocks for cells of counters, those of dropped tables included until no session can know
+    /// them.
+    pub cells_bytes: u64,
     /// What keeps the keys of ordered tables in order, about: beside the regions, and counted by
     /// blocks that stay unused.
     pub order_bytes: u64,
@@ -75,6 +78,7 @@ impl MemoryStatus {
             sum.log_dead_bytes += part.log_dead_bytes;
             sum.log_free_bytes += part.log_free_bytes;
             sum.meta_bytes += part.meta_bytes;
+            sum.cells_bytes += part.cells_bytes;
             sum.order_bytes += part.order_bytes;
             sum.index_bytes += part.index_bytes;
             sum.quarantined_bytes += part.quarantined_bytes;
@@ -128,6 +132,7 @@ impl Engine {
             log_dead_bytes,
             log_free_bytes: totals.log.saturating_sub(totals.live + log_dead_bytes),
             meta_bytes: totals.meta,
+            cells_bytes: totals.cells,
             order_bytes,
             index_bytes: index_bytes.min(totals.meta.saturating_sub(order_bytes)),
             quarantined_bytes: self.shared.epochs.index_bytes() as u64,

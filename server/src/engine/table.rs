@@ -19,6 +19,7 @@ use super::Shared;
 use super::account::Account;
 use super::bucket::{Hit, Probe};
 use super::cas::{LOST_MAX, contended};
+use super::cells::Cells;
 use super::change::{Change, Decision, Put};
 use super::evict::Part;
 use super::expire::ExpiryRound;
@@ -70,6 +71,8 @@ pub struct Table {
     pub(super) log: Log,
     /// What the cleaner copies: it has lived long, and will longer than what is written now.
     pub(super) kept: Log,
+    /// Cells of its counters.
+    pub(super) cells: Cells,
     /// Which keys were used of late, if it evicts.
     pub(super) heat: TableHeat,
     default_ttl_s: AtomicU32,
@@ -161,6 +164,7 @@ impl Table {
             order: options.ordered.then(|| Order::new(id)),
             log: Log::of(Part::Fresh, rights),
             kept: Log::of(Part::Kept, rights),
+            cells: Cells::default(),
             heat,
             default_ttl_s: AtomicU32::new(options.default_ttl_s),
             evict: AtomicBool::new(options.evict),
@@ -237,7 +241,14 @@ impl Table {
         if self.is_expired(&hit.header) {
             return None;
         }
-        read_value(self.shared.pool.at(hit.addr), &hit.header, into);
+        if hit.header.is_counter() {
+            // One whose cell a client has overwritten has no value.
+            let number = self.number_of(&hit).ok()?;
+            into.clear();
+            into.extend_from_slice(number.to_string().as_bytes());
+        } else {
+            read_value(self.shared.pool.at(hit.addr), &hit.header, into);
+        }
         self.heat.note(found.hash);
         Some(hit.header.into())
     }
@@ -268,7 +279,9 @@ impl Table {
             let live = self.drop_expired(&mut found, key);
             check(expect, live.map(|hit| hit.header.version))?;
             let Some(hit) = live else { return Ok(false) };
+            self.end_counter_if(&hit, true)?;
             if self.remove(&mut found, hit, Death::Deleted) {
+                self.end_counter_if(&hit, false)?;
                 return Ok(true);
             }
         }
@@ -302,21 +315,27 @@ impl Table {
         key: &[u8],
         change: &mut impl Change,
     ) -> Result<Option<u64>, RpcError> {
+        let version = self.with_room(|| self.try_write(key, change))?;
+        self.help_to_clean(key.len() + change.value().len());
+        Ok(version)
+    }
+
+    /// Tries something that may need room, and makes some if there is none.
+    pub(super) fn with_room<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, Refused>,
+    ) -> Result<T, RpcError> {
         for _ in 0..ROOM_ATTEMPTS {
-            match self.try_write(key, change) {
+            match attempt() {
                 Err(refused) if refused.error.code == ErrorCode::OutOfMemory => {
                     if !self.make_room(refused.wanted) {
                         return Err(refused.error);
                     }
                 }
-                Err(refused) => return Err(refused.error),
-                Ok(version) => {
-                    self.help_to_clean(key.len() + change.value().len());
-                    return Ok(version);
-                }
+                done => return done.map_err(|refused| refused.error),
             }
         }
-        self.try_write(key, change).map_err(|refused| refused.error)
+        attempt().map_err(|refused| refused.error)
     }
 
     fn try_write(&self, key: &[u8], change: &mut impl Change) -> Result<Option<u64>, Refused> {
@@ -346,9 +365,13 @@ impl Table {
                 },
             }
         }
+        Err(Self::index_full().into())
+    }
+
+    pub(super) fn index_full() -> RpcError {
         let text = "one bucket of the index stays full however often it is split; \
                     nothing was changed: delete keys or use another table";
-        Err(RpcError::new(ErrorCode::IndexFull, text).into())
+        RpcError::new(ErrorCode::IndexFull, text)
     }
 
     /// `None`: a client was faster, so look again.
@@ -372,16 +395,28 @@ impl Table {
         if self.is_cas() {
             return Ok(self.link(found, hit, &fresh).then_some(header.version));
         }
+        if let Err(error) = self.end_counter_if(&hit, true) {
+            self.give_up(&fresh, &header);
+            return Err(error.into());
+        }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());
+        self.end_counter_if(&hit, false)?;
         self.heat.note(found.hash);
         self.release(hit.addr, &hit.header);
         self.settle(&fresh);
         Ok(Some(header.version))
     }
 
+    /// What was written is dead: nothing ever pointed at it.
+    fn give_up(&self, fresh: &Fresh<'_>, header: &EntryHeader) {
+        publish::kill(self.shared.pool.at(fresh.addr), Death::Relocated);
+        self.release(fresh.addr, header);
+        self.settle(fresh);
+    }
+
     /// `None`: the segment was split to make room, so look again.
-    fn insert(
+    pub(super) fn insert(
         &self,
         found: &mut Found<'_>,
         mut header: EntryHeader,

@@ -224,13 +224,20 @@ impl Engine {
             order.end(&table.shared, &table.account);
         }
         let (id, record, pieces) = (table.id(), table.index.record, table.index.pieces());
-        let memory = Memory::Table { id, record, pieces };
+        let slabs = table.cells.slabs();
+        let memory = Memory::Table { id, record, pieces, slabs };
         self.shared.epochs.retire(memory, Some(holders), self.clock_ns());
         Ok(())
     }
 
     /// A dropped table's place and index are free: no session can look at them any more.
-    pub(super) fn free_table(&self, record: u32, pieces: Vec<(LogAddr, usize)>) {
+    pub(super) fn free_table(
+        &self,
+        record: u32,
+        pieces: Vec<(LogAddr, usize)>,
+        slabs: Vec<LogAddr>,
+    ) {
+        slabs.into_iter().for_each(|slab| _ = self.shared.pool.give(slab));
         for (addr, len_bytes) in pieces {
             self.shared.meta.give(&self.shared.pool, addr, len_bytes);
         }
@@ -274,7 +281,9 @@ impl Table {
         let slots = words.chunks_exact(LINE_WORDS).flat_map(|line| &line[1..]);
         for addr in slots.filter_map(|&word| Slot(word).addr()) {
             let at = pool.at(addr);
-            let len_bytes = header_at(at).padded_bytes();
+            let header = header_at(at);
+            let len_bytes = header.padded_bytes();
+            self.end_counter_of_dropped(addr, header);
             publish::kill(at, Death::Relocated);
             Log::release(pool, &self.account, addr, len_bytes);
         }

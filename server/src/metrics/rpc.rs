@@ -7,7 +7,7 @@ use onesided_protocol::latency::{LATENCY_BUCKETS, bucket_of};
 use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
 
 /// Operations, by name.
-pub(crate) const VERBS: [&str; 13] = [
+pub(crate) const VERBS: [&str; 14] = [
     "ping",
     "get",
     "put",
@@ -21,6 +21,7 @@ pub(crate) const VERBS: [&str; 13] = [
     "lease",
     "seal",
     "linked",
+    "counter",
 ];
 /// `ok`; `miss`: there was nothing; `unmet`: the condition was not met; `failed`: all else.
 pub(crate) const CLASSES: [&str; 4] = ["ok", "miss", "unmet", "failed"];
@@ -41,6 +42,7 @@ pub(crate) fn verb(op: &Op<'_>) -> usize {
         Op::Lease { .. } => 10,
         Op::Seal { .. } => 11,
         Op::Linked { .. } => 12,
+        Op::Counter { .. } => 13,
     }
 }
 

@@ -29,6 +29,7 @@ fn key<'o>(op: &'o Op<'_>) -> Option<&'o [u8]> {
         | Op::Append { key, .. }
         | Op::Delete { key, .. }
         | Op::Increment { key, .. }
+        | Op::Counter { key, .. }
         | Op::Touch { key, .. } => Some(key),
         Op::Ping | Op::Scan { .. } | Op::Batch(_) => None,
         Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. } => None,

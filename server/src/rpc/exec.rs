@@ -6,7 +6,7 @@ use onesided_fabric::BufferPool;
 use onesided_protocol::rpc::{ErrorCode, Found, Op, Payload, Reply, RpcError};
 
 use super::Call;
-use crate::engine::{Stored, Table};
+use crate::engine::{Counted, Stored, Table};
 
 /// What an operation gave.
 pub(super) enum Outcome {
@@ -73,6 +73,13 @@ impl Call<'_> {
                 let (value, version) = self.table()?.increment(key, *by)?;
                 Reply::Number { value, version }
             }
+            Op::Counter { key, action } => match self.table()?.counter(key, *action)? {
+                Counted::Absent => Reply::Absent,
+                Counted::Changed { old, version } => Reply::Number { value: old, version },
+                Counted::There { cell, number, version } => {
+                    Reply::Counter { cell: cell.get(), number, version }
+                }
+            },
             Op::Touch { key, ttl } => match self.table()?.touch(key, *ttl)? {
                 Some(version) => Reply::Done { version },
                 None => Reply::Absent,

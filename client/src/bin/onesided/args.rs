@@ -14,6 +14,7 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
   printf 'bytes from a pipe' | onesided put blob
   onesided put session-7 alice --ttl 3600 --if-absent
   onesided incr visits
+  onesided --table counters incr requests 5
   onesided load ./photos --verify
   onesided dump ./copy
   onesided tables create cache:ttl=60,quota=256MiB
@@ -28,6 +29,9 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
 
 Exit codes: 0 = done; 1 = the key is absent, or the condition was not met; 2 = it failed, and one
 line on stderr says why and what to do.";
+
+/// The table in which `incr` makes counters.
+pub(crate) const COUNTERS_TABLE: &str = "counters";
 
 /// Talk to a onesided server: store, read, load and dump keys, look after tables.
 #[derive(Parser, Debug)]
@@ -206,7 +210,7 @@ pub(crate) struct DelArgs {
     pub(crate) if_version: Option<u64>,
 }
 
-/// Arguments of `incr`.
+/// Arguments of `incr`. In the table `counters` it makes counters.
 #[derive(Args, Debug)]
 pub(crate) struct IncrArgs {
     /// The key.

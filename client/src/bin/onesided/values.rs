@@ -10,7 +10,7 @@ use onesided::{Error, Expect, PutOptions, Ttl, Value};
 use onesided_protocol::limits::VALUE_MAX_BYTES;
 use serde_json::{Map, json};
 
-use crate::args::{Condition, DelArgs, GetArgs, IncrArgs, PutArgs};
+use crate::args::{COUNTERS_TABLE, Condition, DelArgs, GetArgs, IncrArgs, PutArgs};
 use crate::output;
 use crate::session::{Outcome, Session};
 
@@ -61,7 +61,11 @@ pub(crate) fn del(session: &Session, args: &DelArgs) -> Result<Outcome> {
 }
 
 pub(crate) fn incr(session: &Session, args: &IncrArgs) -> Result<Outcome> {
-    let number = session.table()?.increment(args.key.as_bytes(), args.by)?;
+    let (table, key) = (session.table()?, args.key.as_bytes());
+    let number = match table.name() {
+        COUNTERS_TABLE => table.counter(key).fetch_add(args.by)? + args.by,
+        _ => table.increment(key, args.by)?,
+    };
     output::either(session.json, || json!({ "number": number }), || number.to_string())?;
     Ok(Outcome::Done)
 }

@@ -11,6 +11,8 @@ pub enum Content {
     Stamped(u64, u64),
     /// A decimal number, for increments.
     Number(i64),
+    /// A counter; who reads it as a value sees a number.
+    Counter(i64),
 }
 
 impl Content {
@@ -33,10 +35,18 @@ impl Content {
         Self::Stamped(self.id(), stamp)
     }
 
+    /// What a value with this content looks like.
+    fn seen(self) -> Self {
+        match self {
+            Self::Counter(n) => Self::Number(n),
+            other => other,
+        }
+    }
+
     fn id(self) -> u64 {
         match self {
             Self::Bytes(id) | Self::Stamped(id, _) => id,
-            Self::Number(n) => n as u64 ^ 0x5555_5555_5555_5555,
+            Self::Number(n) | Self::Counter(n) => n as u64 ^ 0x5555_5555_5555_5555,
         }
     }
 }
@@ -76,6 +86,15 @@ pub enum Op {
     Touch {
         expiry_s: u32,
     },
+    /// Of a counter; absent, it counts as 0.
+    Add {
+        by: i64,
+    },
+    Swap {
+        expected: i64,
+        new: i64,
+    },
+    Count,
     /// The server's clock reaches this second: what expires by then is gone.
     Clock {
         now_s: u32,
@@ -99,6 +118,8 @@ pub enum Ret {
     WrongType,
     /// Increment: the sum, and the version if it was told.
     Number(i64, Option<u64>),
+    /// A counter's number, before it was changed.
+    Old(i64),
     /// Touch: it was there; the version was not told.
     Touched,
     /// Clock.
@@ -151,6 +172,19 @@ impl State {
                 self.mutated(op)?.with_version(self, version)
             }
             (Op::Touch { .. }, Ret::Touched) => self.mutated(op),
+            (Op::Add { .. } | Op::Swap { .. } | Op::Count, Ret::Old(old)) => {
+                (self.counted()? == old).then(|| self.counting(op)).flatten()
+            }
+            (Op::Add { .. } | Op::Swap { .. } | Op::Count, Ret::WrongType) => {
+                self.counted().is_none().then_some(*self)
+            }
+            (Op::Append { .. } | Op::Stamp { .. } | Op::Touch { .. }, Ret::WrongType) => {
+                let is_counter = |s: Stored| matches!(s.content, Content::Counter(_));
+                self.stored.is_some_and(is_counter).then_some(*self)
+            }
+            (Op::Increment { by }, Ret::Number(value, None)) if self.is_counter() => {
+                (self.counted()? + by == value).then(|| self.counting(&Op::Add { by })).flatten()
+            }
             (Op::Increment { .. }, Ret::Number(value, version)) => {
                 let after = self.mutated(op)?;
                 let fits = after.stored.is_some_and(|s| s.content == Content::Number(value));
@@ -161,7 +195,8 @@ impl State {
                 }
             }
             (Op::Increment { .. }, Ret::WrongType) => {
-                let is_bytes = |s: Stored| !matches!(s.content, Content::Number(_));
+                let is_bytes =
+                    |s: Stored| !matches!(s.content, Content::Number(_) | Content::Counter(_));
                 self.stored.is_some_and(is_bytes).then_some(*self)
             }
             (Op::Clock { now_s }, Ret::Ticked) => Some(self.at(now_s)),
@@ -171,7 +206,9 @@ impl State {
 
     fn silent(&self, op: &Op) -> Option<Self> {
         match *op {
-            Op::Get => None,
+            Op::Get | Op::Count => None,
+            Op::Add { .. } | Op::Swap { .. } => self.counting(op).filter(|after| after != self),
+            Op::Increment { by } if self.is_counter() => self.counting(&Op::Add { by }),
             Op::Put { content, expect, expiry_s } => {
                 self.assuming(expect)?.written(content, None, expiry_s)
             }
@@ -188,7 +225,7 @@ impl State {
 
     /// A get of these. What was not known about the version is known now.
     fn read(&self, content: Content, version: u64) -> Option<Self> {
-        let stored = self.stored.filter(|s| s.content == content)?;
+        let stored = self.stored.filter(|s| s.content.seen() == content)?;
         match stored.version {
             Some(known) => (known == version).then_some(*self),
             None => (version > self.told).then_some(Self {
@@ -196,6 +233,34 @@ impl State {
                 told: version,
             }),
         }
+    }
+
+    fn is_counter(&self) -> bool {
+        self.stored.is_some_and(|s| matches!(s.content, Content::Counter(_)))
+    }
+
+    /// What it counts; `None`: it is no counter.
+    fn counted(&self) -> Option<i64> {
+        match self.stored.map(|s| s.content) {
+            None => Some(0),
+            Some(Content::Counter(n)) => Some(n),
+            Some(_) => None,
+        }
+    }
+
+    /// After an operation on a counter: its entry stays, and with it the version.
+    fn counting(&self, op: &Op) -> Option<Self> {
+        let old = self.counted()?;
+        let new = match *op {
+            Op::Add { by } => old + by,
+            Op::Swap { expected, new } if expected == old => new,
+            Op::Swap { .. } | Op::Count => return Some(*self),
+            _ => return None,
+        };
+        let content = Content::Counter(new);
+        let made = Stored { content, version: None, expiry_s: 0 };
+        let stored = self.stored.map_or(made, |stored| Stored { content, ..stored });
+        Some(Self { stored: Some(stored), ..*self })
     }
 
     fn unless_stored(&self) -> Option<Self> {
@@ -255,6 +320,9 @@ impl State {
     fn mutated(&self, op: &Op) -> Option<Self> {
         let before = self.stored;
         let kept_s = before.map_or(0, |s| s.expiry_s);
+        if self.is_counter() {
+            return None;
+        }
         let (content, expiry_s) = match (*op, before) {
             (Op::Append { piece }, None) => (Content::of(piece), 0),
             (Op::Append { piece }, Some(s)) => (s.content.appended(piece), kept_s),
@@ -262,7 +330,7 @@ impl State {
             (Op::Increment { by }, None) => (Content::Number(by), 0),
             (Op::Increment { by }, Some(s)) => match s.content {
                 Content::Number(n) => (Content::Number(n.checked_add(by)?), kept_s),
-                Content::Bytes(_) | Content::Stamped(..) => return None,
+                Content::Bytes(_) | Content::Stamped(..) | Content::Counter(_) => return None,
             },
             (Op::Touch { expiry_s }, Some(s)) => (s.content, expiry_s),
             _ => return None,

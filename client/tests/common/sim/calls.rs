@@ -1,6 +1,8 @@
 //! What clients call, and how the answers are recorded.
 
-use onesided::{Error, Expect as ApiExpect, KeyRange, PutOptions, Table, Ttl};
+use std::rc::Rc;
+
+use onesided::{Counter, Error, Expect as ApiExpect, KeyRange, PutOptions, Table, Ttl};
 
 use super::{Sim, key};
 use crate::linearize::{Content, Expect, Op, Ret};
@@ -15,6 +17,8 @@ pub enum Call {
     GetLent(usize),
     /// All of so many keys, by scans of so many at a time: a look at each of them.
     Scan { keys: usize, at_a_time: usize },
+    /// Something with a counter, by the client's handle.
+    Count { key: usize, op: Op },
     /// A mutation. `bytes` is what it carries.
     Change { key: usize, op: Op, bytes: Vec<u8>, ttl_s: u32 },
 }
@@ -29,12 +33,12 @@ impl Call {
             Self::Get(keys) => keys.iter().map(|&key| (key, Op::Get)).collect(),
             Self::Scan { keys, .. } => (0..*keys).map(|key| (key, Op::Get)).collect(),
             Self::GetLent(key) => vec![(*key, Op::Get)],
-            Self::Change { key, op, .. } => vec![(*key, *op)],
+            Self::Change { key, op, .. } | Self::Count { key, op } => vec![(*key, *op)],
         }
     }
 
     /// Makes the call.
-    pub async fn make(self, table: Table) -> Answers {
+    pub async fn make(self, table: Table, counters: Rc<Vec<Counter>>) -> Answers {
         match self {
             Self::Get(keys) => {
                 let wanted: Vec<_> = keys.into_iter().map(key).collect();
@@ -50,6 +54,12 @@ impl Call {
             }
             Self::Scan { keys, at_a_time } => scan(&table, keys, at_a_time).await,
             Self::GetLent(number) => Ok(vec![Some(get_lent(&table, &key(number)).await?)]),
+            Self::Count { key, op } => match count(&counters[key], op).await {
+                Ok(old) => Ok(vec![Some(Ret::Old(old))]),
+                Err(Error::WrongType(_)) => Ok(vec![Some(Ret::WrongType)]),
+                Err(Error::OutcomeUnknown { .. }) => Ok(vec![None]),
+                Err(error) => Err(error),
+            },
             Self::Change { key: number, op, bytes, ttl_s } => {
                 match change(&table, &key(number), op, &bytes, ttl_s).await {
                     Ok(ret) => Ok(vec![Some(ret)]),
@@ -60,6 +70,14 @@ impl Call {
                 }
             }
         }
+    }
+}
+
+async fn count(counter: &Counter, op: Op) -> Result<i64, Error> {
+    match op {
+        Op::Add { by } => counter.fetch_add(by).await,
+        Op::Swap { expected, new } => counter.compare_and_swap(expected, new).await,
+        _ => counter.get().await,
     }
 }
 
@@ -124,6 +142,7 @@ async fn change(table: &Table, key: &[u8], op: Op, bytes: &[u8], ttl_s: u32) -> 
             true => Ret::Touched,
             false => Ret::Absent,
         },
+        Op::Add { .. } | Op::Swap { .. } | Op::Count => unreachable!("by a handle"),
         Op::Get | Op::Clock { .. } => Ret::Ticked,
     })
 }
@@ -140,6 +159,15 @@ pub fn api(expect: Expect) -> ApiExpect {
 impl Sim {
     /// A call as the plan's weights say.
     pub fn random_call(&self) -> Call {
+        if self.pick(100) < self.plan.count_percent {
+            let op = match self.pick(8) {
+                0 => Op::Count,
+                1 => Op::Swap { expected: self.pick(4) as i64, new: self.pick(4) as i64 },
+                _ => Op::Add { by: self.pick(7) as i64 - 3 },
+            };
+            self.mutations.update(|n| n + usize::from(op != Op::Count));
+            return Call::Count { key: self.random_key(), op };
+        }
         if self.pick(100) < self.plan.gets_percent {
             if self.plan.ordered && self.pick(12) == 0 {
                 let at_a_time = 1 + self.pick(4) as usize;

@@ -3,23 +3,26 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use onesided::core::Connection;
-use onesided::{Counter, Error, Options, Retirement, Table};
+use onesided::{Count as Counter, Error, Options, Retirement, Table};
 use onesided_fabric::sim::SimEndpoint;
 use onesided_fabric::{CompletionQueue, Outcome};
 use onesided_protocol::control::{Retired, Welcome};
 
 use super::calls::{Answers, Call};
-use super::{Seen, Sim};
+use super::{Seen, Sim, key};
 use crate::linearize::{Op, Operation, Ret};
 
 pub struct SimClient {
     number: usize,
     table: Table,
+    /// By key: they know where a counter was.
+    counters: Rc<Vec<onesided::Counter>>,
     connection: Arc<Connection>,
     endpoint: Arc<SimEndpoint>,
     busy: Option<Busy>,
@@ -57,7 +60,9 @@ impl SimClient {
         let connection = Connection::from_parts(endpoint.clone(), cq, welcome(sim), None, options);
         let table =
             Table::from_parts(&connection, "t", sim.info.clone()).expect("one more descriptor");
-        let client = Self { number, table, connection, endpoint, busy: None };
+        let counters = (0..sim.plan.keys).map(|n| table.counter(key(n))).collect();
+        let counters = Rc::new(counters);
+        let client = Self { number, table, counters, connection, endpoint, busy: None };
         client.set_clock(sim);
         client
     }
@@ -81,7 +86,7 @@ impl SimClient {
             }
             let operations = call.operations();
             let is_lent = matches!(call, Call::GetLent(_));
-            let future = Box::pin(call.make(self.table.clone()));
+            let future = Box::pin(call.make(self.table.clone(), Rc::clone(&self.counters)));
             self.busy = Some(Busy { operations, is_lent, call: sim.tick(), future });
             self.go_on(sim);
         }
@@ -157,6 +162,8 @@ impl SimClient {
         seen.retries += stats.sum(Counter::Retries);
         seen.checksum_failures += stats.sum(Counter::ChecksumFailures);
         seen.forward_hops += stats.sum(Counter::ForwardHops);
+        seen.updates += stats.sum(Counter::CounterUpdates);
+        seen.update_retries += stats.sum(Counter::CounterRetries);
         seen.rpc_gets += stats.sum(Counter::RpcGets);
         seen.one_sided_puts += stats.sum(Counter::OneSidedPuts);
         seen.update_round_trips += stats.sum(Counter::UpdateRoundTrips);

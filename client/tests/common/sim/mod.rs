@@ -32,7 +32,7 @@ use onesided::Retirement;
 use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
-use onesided_protocol::control::{Retired, TableInfo, TableOptions, UpdateMode};
+use onesided_protocol::control::{FabricName, Retired, TableInfo, TableOptions, UpdateMode};
 use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -116,6 +116,8 @@ pub struct Sim {
     leaving: RefCell<Vec<Retirement>>,
     revoked: Cell<u64>,
     lost: Cell<u64>,
+    /// The network does something just now.
+    stepping: Cell<bool>,
 }
 
 /// What a finished simulation has seen.
@@ -130,6 +132,9 @@ pub struct Seen {
     pub checksum_failures: u64,
     pub forward_hops: u64,
     pub rpc_gets: u64,
+    /// Changes of counters without the server, and those that met a counter that had ended.
+    pub updates: u64,
+    pub update_retries: u64,
     /// Entries that the cleaner has moved.
     pub moved: u64,
     /// Regions whose memory went while clients went on.
@@ -160,6 +165,7 @@ impl Sim {
         let update = if plan.cas { UpdateMode::Cas } else { UpdateMode::Rpc };
         let options = TableOptions { ordered: plan.ordered, update, ..TableOptions::default() };
         let info = engine.create_table("t", options).expect("its first table");
+        let info = TableInfo { updates_over: Some(FabricName::Shm), ..info };
         let sim = Rc::new(Self {
             table: engine.table(info.id).expect("just made"),
             rng: RefCell::new(SmallRng::seed_from_u64(plan.seed ^ 0x51AB)),
@@ -179,6 +185,7 @@ impl Sim {
             leaving: RefCell::default(),
             revoked: Cell::new(0),
             lost: Cell::new(0),
+            stepping: Cell::new(false),
             plan,
             engine,
             world,
@@ -299,7 +306,7 @@ impl Sim {
                 clients[client].begin(self, call);
             }
         }
-        self.world.step();
+        self.step();
         for client in clients.iter_mut() {
             client.go_on(self);
         }
@@ -353,9 +360,16 @@ impl Sim {
         self.clients.borrow().iter().map(SimClient::one_sided_misses).sum()
     }
 
+    /// A step of the network alone.
+    fn step(&self) {
+        self.stepping.set(true);
+        self.world.step();
+        self.stepping.set(false);
+    }
+
     /// One step of the network, and what clients make of it.
     pub fn network_goes_on(&self) {
-        self.world.step();
+        self.step();
         self.clients.borrow_mut().iter_mut().for_each(|client| client.go_on(self));
     }
 
@@ -393,7 +407,7 @@ impl Sim {
     /// Called by the engine's memory, in the middle of an operation.
     fn between_stores(&self) {
         // A store of a client's, in the middle of a step of the network.
-        if self.clients.try_borrow_mut().is_err() {
+        if self.stepping.get() || self.clients.try_borrow_mut().is_err() {
             return;
         }
         self.count_down();

@@ -47,6 +47,8 @@ pub struct Plan {
     pub cas: bool,
     /// Whether the server gives regions back all the time.
     pub shrinks: bool,
+    /// Of a hundred calls, how many do something with counters.
+    pub count_percent: u64,
     /// Weights of the kinds of mutation.
     pub weights: Weights,
 }
@@ -136,6 +138,7 @@ impl Plan {
             ordered: false,
             cas: false,
             shrinks: rng.random_bool(0.7),
+            count_percent: 0,
             weights: Weights::default(),
         };
         let weights = match rng.random_bool(0.5) {

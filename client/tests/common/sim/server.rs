@@ -13,7 +13,7 @@ use onesided_protocol::rpc::{
     Answer, Expect, Found, KeyAt, Op, Payload, Reply, Request, RpcError, Ttl,
 };
 
-use onesided_server::engine::{ScanRange, Stored};
+use onesided_server::engine::{Counted, ScanRange, Stored};
 
 use super::{Sim, key};
 
@@ -144,6 +144,15 @@ impl Sim {
                 let (value, version) = table.increment(key, *by)?;
                 return Ok(Done::Number(value, version));
             }
+            Op::Counter { key, action } => {
+                return Ok(match table.counter(key, *action)? {
+                    Counted::Absent => Done::Absent,
+                    Counted::Changed { old, version } => Done::Number(old, version),
+                    Counted::There { cell, number, version } => {
+                        Done::Counter(cell.get(), number, version)
+                    }
+                });
+            }
             Op::WriteAt { key, offset_bytes, value } => {
                 match table.write_at(key, *offset_bytes, &inline(value))? {
                     Some(version) => version,
@@ -225,6 +234,7 @@ enum Done {
     Deleted,
     Version(u64),
     Number(i64, u64),
+    Counter(u64, i64, u64),
     Found(Stored, Vec<u8>),
     Leased(u64, u32),
     Sealed,
@@ -240,6 +250,7 @@ fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
         &Done::Leased(addr, len_bytes) => Reply::Leased { addr, len_bytes },
         Done::Sealed => Reply::Sealed,
         &Done::Number(value, version) => Reply::Number { value, version },
+        &Done::Counter(cell, number, version) => Reply::Counter { cell, number, version },
         Done::Keys(keys, more) => Reply::Keys {
             keys: keys.iter().map(|(key, slot)| KeyAt { key, slot: *slot }).collect(),
             more: *more,

@@ -161,7 +161,9 @@ impl Table {
     ) -> Result<Option<Fresh<'_>>, RpcError> {
         let at = self.shared.pool.at(addr);
         let header = header_at(at);
-        let is_to_go = |(plan, coldest)| self.evicts() && !self.keeps((plan, coldest), hash, addr);
+        // Of a counter its cell would stay.
+        let may_go = self.evicts() && !header.is_counter();
+        let is_to_go = |(plan, coldest)| may_go && !self.keeps((plan, coldest), hash, addr);
         if self.is_expired(&header) || evicts.is_some_and(is_to_go) {
             return Ok(None);
         }
@@ -170,7 +172,7 @@ impl Table {
         read_value(at, &header, value);
         match self.append_entry(&self.kept, Need::Clean, header, key, value) {
             // What may go and stays for want of room for a copy would keep all others out.
-            Err(_) if self.loses_for_room() => Ok(None),
+            Err(_) if self.loses_for_room() && !header.is_counter() => Ok(None),
             copied => copied.map(Some),
         }
     }

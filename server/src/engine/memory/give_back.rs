@@ -28,7 +28,7 @@ impl Pool {
         let totals = self.totals();
         let made_bytes = self.free.lock().made_bytes();
         let region_bytes = self.region_blocks * self.block_bytes;
-        let used_bytes = (totals.live + totals.meta) as usize;
+        let used_bytes = (totals.live + totals.meta + totals.cells) as usize;
         let kept_bytes = used_bytes + used_bytes / SPARE_PART + region_bytes / 2;
         Slack { bytes: made_bytes.saturating_sub(kept_bytes), region_bytes }
     }
@@ -113,7 +113,8 @@ impl Pool {
 
 /// Live bytes of a region; `None`: something in it cannot be moved.
 fn live_bytes(region: &Region) -> Option<u64> {
-    let stays = |block: &super::Block| matches!(block.used_for(), Use::Meta | Use::Held);
+    let stays =
+        |block: &super::Block| matches!(block.used_for(), Use::Meta | Use::Held | Use::Cells);
     let live = |block: &super::Block| (!stays(block)).then(|| block.live_bytes());
     region.blocks.iter().map(live).sum()
 }

@@ -30,7 +30,7 @@ pub struct CellUse {
     pub live_bytes: u64,
     /// Log segments, the live bytes included.
     pub log_bytes: u64,
-    /// Blocks for index segments and directories.
+    /// Blocks for index segments, directories and counters' cells.
     pub meta_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ impl Region {
             let cell = &mut cells[n / cell_blocks];
             match block.used_for() {
                 Use::Free => {}
-                Use::Meta | Use::Held => cell.meta_bytes += block_bytes as u64,
+                Use::Meta | Use::Held | Use::Cells => cell.meta_bytes += block_bytes as u64,
                 Use::Log | Use::RunTail => {
                     cell.log_bytes += block_bytes as u64;
                     cell.live_bytes += self.live_of(n, block).min(block_bytes as u64);

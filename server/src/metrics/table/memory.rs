@@ -34,7 +34,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory by use; together it is onesided_memory_limit_bytes. log_live: entries; log_dead: \
          overwritten, deleted or expired ones; log_free: rests of segments; index; index_held: of \
          dropped tables, until sessions have ended; order: keys of ordered tables; index_spare: \
-         taken and not used yet; retired: \
+         taken and not used yet; cells: of counters; retired: \
          regions that go back to the system once no session can look at them; free.",
         &["use"],
         |s, rows| {
@@ -47,6 +47,7 @@ pub(super) const METRICS: &[Metric] = &[
                 ("index_held", m.quarantined_bytes),
                 ("order", m.order_bytes),
                 ("index_spare", m.meta_bytes.saturating_sub(m.index_bytes + m.order_bytes)),
+                ("cells", m.cells_bytes),
                 ("retired", m.retired_bytes),
                 ("free", m.free_bytes),
             ] {

@@ -147,7 +147,7 @@ fn memory_lines(figures: &Figures) -> Vec<Line<'static>> {
     vec![
         line("live entries", of("memory_log_live_bytes")),
         line("dead, rests", of("memory_log_dead_bytes") + of("memory_log_free_bytes")),
-        line("index", of("memory_meta_bytes")),
+        line("index, cells", of("memory_meta_bytes") + of("memory_cells_bytes")),
         // Retired is what goes back to the system, and is free then.
         line("free", of("memory_free_bytes") + of("memory_retired_bytes")),
     ]
