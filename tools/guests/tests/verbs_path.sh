@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # guests: 1
 # ci: yes
-# limit_s: 280
+# limit_s: 400
 # tests: onesided-fabric/verbs_path
 # The data path over RDMA when things go wrong: floods, dead rkeys, processes killed in the middle,
 # requests that never complete, and a soak of many clients that checks every byte.
