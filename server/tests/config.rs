@@ -27,7 +27,7 @@ fn the_shipped_file_says_the_defaults() {
     // What only the daemon has by default.
     let admin = Some(ADMIN_DEFAULT.to_owned());
     let tables = ["default", "counters"].map(|name| name.parse().expect("a name")).to_vec();
-    let server = ServerConfig { admin, tables, ..ServerConfig::default() };
+    let server = ServerConfig { admin, tables, own_process: true, ..ServerConfig::default() };
     let expected = Settings { server, log, log_format: LogFormat::Text };
     assert_eq!(settings, expected);
     let empty = file::parse("").and_then(FileConfig::settings).expect("parses");
