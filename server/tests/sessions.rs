@@ -77,6 +77,21 @@ fn tickets_are_good_once_and_for_a_while() {
     data.ping();
 }
 
+/// A client that connects and ends at once: the server may read its data connection last.
+#[test]
+fn a_ticket_whose_session_is_over_is_late_and_not_refused() {
+    let server = start(config());
+    let mut gone = Control::open(server.addr());
+    let ticket = gone.welcome.ticket;
+    assert_eq!(gone.ask(&ToServer::Goodbye), ToClient::Done);
+    let mut other = Control::open(server.addr());
+    eventually("the session is over", || other.stat("sessions") == 1);
+    assert!(Data::open(server.addr(), &ticket, 1).is_closed());
+    assert_eq!(other.stat("tickets_refused"), 0);
+    assert!(Data::open(server.addr(), &ticket, 1).is_closed());
+    assert_eq!(other.stat("tickets_refused"), 1, "it was shown twice");
+}
+
 #[test]
 fn a_session_has_few_endpoints() {
     let server = start(config());

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onesided_fabric::Admission;
 use onesided_protocol::control::{
     PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA, ToClient, ToServer,
 };
@@ -20,7 +19,7 @@ use super::frame::{self, FrameError};
 use super::hello::{self, Greeted};
 use super::verbs;
 use crate::server::Core;
-use crate::session::Lost;
+use crate::session::{Lost, NotAdmitted};
 
 /// What a connection holds of the server's limits.
 pub(super) struct Permits {
@@ -132,22 +131,26 @@ async fn refuse(core: &Core, stream: TcpStream, error: RpcError) {
 
 /// Gives a data connection to the tcp fabric.
 fn adopt(core: &Core, stream: TcpStream, ticket: &[u8; TICKET_BYTES]) {
-    let result = match &core.tcp {
-        None => Err("the tcp fabric is not offered".to_owned()),
-        Some(tcp) => {
-            core.gate.admit(ticket).map_err(|refused| refused.to_string()).and_then(|context| {
-                let adopted: io::Result<()> =
-                    stream.into_std().and_then(|stream| tcp.adopt(stream, context));
-                adopted.map_err(|error| {
-                    core.sessions.disconnected(context);
-                    error.to_string()
-                })
-            })
-        }
+    let Some(tcp) = &core.tcp else {
+        return refuse_data(core, "the tcp fabric is not offered");
     };
-    if let Err(reason) = result
-        && let Some(suppressed) = core.log_limit.allow()
-    {
+    let context = match core.gate.redeem(ticket) {
+        Ok(context) => context,
+        // Control and data connection of a client that lived shortly are read in any order.
+        Err(late @ NotAdmitted::SessionOver) => {
+            return tracing::debug!(reason = %late, "data connection closed");
+        }
+        Err(refused) => return refuse_data(core, &refused.to_string()),
+    };
+    let adopted: io::Result<()> = stream.into_std().and_then(|stream| tcp.adopt(stream, context));
+    if let Err(error) = adopted {
+        core.sessions.disconnected(context);
+        refuse_data(core, &error.to_string());
+    }
+}
+
+fn refuse_data(core: &Core, reason: &str) {
+    if let Some(suppressed) = core.log_limit.allow() {
         tracing::warn!(reason, suppressed, "data connection refused");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
 
-use super::Sessions;
+use super::{NotAdmitted, Sessions};
 use crate::stats::Stats;
 
 /// Tickets from the sessions, regions from the engine of the session's tenant.
@@ -13,9 +13,21 @@ pub(crate) struct Gate {
     pub(crate) stats: Arc<Stats>,
 }
 
+impl Gate {
+    /// As [`Admission::admit`], with the reason. Who comes too late is not counted among the
+    /// refused.
+    pub(crate) fn redeem(&self, ticket: &[u8; 32]) -> Result<u64, NotAdmitted> {
+        self.sessions.admit(ticket).inspect_err(|refused| {
+            if *refused != NotAdmitted::SessionOver {
+                self.stats.refused_tickets.add(1);
+            }
+        })
+    }
+}
+
 impl Admission for Gate {
     fn admit(&self, ticket: &[u8; 32]) -> Result<u64, Refused> {
-        self.sessions.admit(ticket).inspect_err(|_| self.stats.refused_tickets.add(1))
+        self.redeem(ticket).map_err(|refused| Refused(refused.to_string()))
     }
 
     fn domain(&self, context: u64) -> Option<u32> {

@@ -25,7 +25,7 @@ mod ticket;
 
 pub(crate) use admission::{FabricGate, Gate};
 pub(crate) use answers::{ANSWER_KEPT_MAX_BYTES, Answers, Seen};
-pub(crate) use registry::{Limits, Sessions};
+pub(crate) use registry::{Limits, NotAdmitted, Sessions};
 
 /// Value of [`Session::control`] when the session is over.
 const ENDED: u64 = 0;

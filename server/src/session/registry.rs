@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{Endpoint, Refused};
+use onesided_fabric::Endpoint;
 use onesided_protocol::control::Heartbeat;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
 use super::orphans::Orphans;
-use super::ticket::{Ticket, Tickets};
+use super::ticket::{Redeemed, Ticket, Tickets};
 use super::{Session, SessionStatus};
 use crate::engine::Acknowledged;
 use crate::stats::{Ended, Stats};
@@ -36,6 +36,18 @@ pub(crate) struct Opened {
     pub(crate) session: Arc<Session>,
     pub(crate) ticket: Ticket,
     pub(crate) resumed: bool,
+}
+
+/// Why an endpoint was not admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum NotAdmitted {
+    #[error("unknown, used or expired ticket: ask for a new one")]
+    BadTicket,
+    /// Nothing is wrong with that.
+    #[error("the session of this ticket is over: its client said goodbye, or its lease ended")]
+    SessionOver,
+    #[error("the session has {ENDPOINTS_PER_SESSION_MAX} connections: close some")]
+    TooMany,
 }
 
 #[derive(Debug)]
@@ -156,19 +168,18 @@ impl Sessions {
     }
 
     /// Uses a ticket up; the context of the endpoint to be.
-    pub(super) fn admit(&self, ticket: &Ticket) -> Result<u64, Refused> {
+    pub(super) fn admit(&self, ticket: &Ticket) -> Result<u64, NotAdmitted> {
         let now = Instant::now();
         let mut registry = self.registry.lock();
-        let session = registry.tickets.redeem(ticket, now);
-        let session = session.and_then(|id| registry.sessions.get(&id).cloned());
-        let Some(session) = session else {
-            return Err(Refused("unknown, used or expired ticket: ask for a new one".to_owned()));
+        let session = match registry.tickets.redeem(ticket, now) {
+            Redeemed::For(id) => registry.sessions.get(&id).cloned(),
+            Redeemed::Over => None,
+            Redeemed::Bad => return Err(NotAdmitted::BadTicket),
         };
+        let session = session.ok_or(NotAdmitted::SessionOver)?;
         let of_session = |attached: &&Attached| attached.session.id == session.id;
         if registry.endpoints.values().filter(of_session).count() >= ENDPOINTS_PER_SESSION_MAX {
-            return Err(Refused(format!(
-                "the session has {ENDPOINTS_PER_SESSION_MAX} connections: close some"
-            )));
+            return Err(NotAdmitted::TooMany);
         }
         registry.last_context += 1;
         let context = registry.last_context;

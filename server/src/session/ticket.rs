@@ -8,14 +8,31 @@ use rand::RngCore;
 
 /// Unused tickets of one session; the oldest is void when there are more.
 const PER_SESSION_MAX: usize = 8;
+/// Unused tickets of sessions that are over, of all of them; the oldest is unknown when there are
+/// more.
+const OVER_MAX: usize = 1024;
 
 /// What a ticket is.
 pub(crate) type Ticket = [u8; TICKET_BYTES];
+
+/// What came of showing a ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Redeemed {
+    /// It was good, for this session.
+    For(u64),
+    /// It was good until its session ended: a client that lived shortly, and whose data connection
+    /// was read after its goodbye.
+    Over,
+    /// It was never given, was used before, or is too old.
+    Bad,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     issued: HashMap<Ticket, (u64, Instant)>,
     by_session: HashMap<u64, VecDeque<Ticket>>,
+    /// Of sessions that are over.
+    over: VecDeque<(Ticket, Instant)>,
 }
 
 impl Tickets {
@@ -34,22 +51,36 @@ impl Tickets {
         ticket
     }
 
-    /// Uses a ticket up; the session it was for, if it was good.
-    pub(super) fn redeem(&mut self, ticket: &Ticket, now: Instant) -> Option<u64> {
-        let (session, deadline) = self.issued.remove(ticket)?;
+    /// Uses a ticket up.
+    pub(super) fn redeem(&mut self, ticket: &Ticket, now: Instant) -> Redeemed {
+        let Some((session, deadline)) = self.issued.remove(ticket) else {
+            return self.redeem_over(ticket, now);
+        };
         if let Some(own) = self.by_session.get_mut(&session) {
             own.retain(|other| other != ticket);
             if own.is_empty() {
                 self.by_session.remove(&session);
             }
         }
-        (now < deadline).then_some(session)
+        if now < deadline { Redeemed::For(session) } else { Redeemed::Bad }
     }
 
-    /// Voids all of a session.
+    fn redeem_over(&mut self, ticket: &Ticket, now: Instant) -> Redeemed {
+        let found = self.over.iter().position(|(other, _)| other == ticket);
+        match found.and_then(|at| self.over.remove(at)) {
+            Some((_, deadline)) if now < deadline => Redeemed::Over,
+            _ => Redeemed::Bad,
+        }
+    }
+
+    /// Voids all of a session, which is over.
     pub(super) fn forget(&mut self, session: u64) {
         for ticket in self.by_session.remove(&session).unwrap_or_default() {
-            self.issued.remove(&ticket);
+            let Some((_, deadline)) = self.issued.remove(&ticket) else { continue };
+            if self.over.len() >= OVER_MAX {
+                self.over.pop_front();
+            }
+            self.over.push_back((ticket, deadline));
         }
     }
 }
@@ -66,17 +97,38 @@ mod tests {
         let now = Instant::now();
         let later = now + Duration::from_secs(10);
         let first = tickets.issue(7, later);
-        assert_eq!(tickets.redeem(&first, now), Some(7));
-        assert_eq!(tickets.redeem(&first, now), None);
+        assert_eq!(tickets.redeem(&first, now), Redeemed::For(7));
+        assert_eq!(tickets.redeem(&first, now), Redeemed::Bad);
         let late = tickets.issue(7, later);
-        assert_eq!(tickets.redeem(&late, later), None);
+        assert_eq!(tickets.redeem(&late, later), Redeemed::Bad);
         let oldest = tickets.issue(7, later);
         for _ in 0..PER_SESSION_MAX {
             tickets.issue(7, later);
         }
-        assert_eq!(tickets.redeem(&oldest, now), None);
+        assert_eq!(tickets.redeem(&oldest, now), Redeemed::Bad);
         assert_eq!(tickets.issued.len(), PER_SESSION_MAX);
         tickets.forget(7);
         assert!(tickets.issued.is_empty() && tickets.by_session.is_empty());
+    }
+    #[test]
+    fn those_of_a_session_that_is_over_are_told_from_bad_ones() {
+        let mut tickets = Tickets::default();
+        let now = Instant::now();
+        let later = now + Duration::from_secs(10);
+        let [used, unused, late] = [(); 3].map(|()| tickets.issue(7, later));
+        tickets.redeem(&used, now);
+        tickets.forget(7);
+        assert_eq!(tickets.redeem(&used, now), Redeemed::Bad);
+        assert_eq!(tickets.redeem(&unused, now), Redeemed::Over);
+        assert_eq!(tickets.redeem(&unused, now), Redeemed::Bad, "once");
+        assert_eq!(tickets.redeem(&late, later), Redeemed::Bad);
+        let first = tickets.issue(0, later);
+        tickets.forget(0);
+        for session in 1..=OVER_MAX as u64 {
+            tickets.issue(session, later);
+            tickets.forget(session);
+        }
+        assert_eq!(tickets.over.len(), OVER_MAX);
+        assert_eq!(tickets.redeem(&first, now), Redeemed::Bad);
     }
 }
