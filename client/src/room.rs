@@ -13,6 +13,10 @@ use onesided_fabric::Line;
 pub(crate) const SHORT_LINES: usize = 4;
 /// Rooms that a thread keeps beside the one at hand: 20 KiB.
 const KEPT_MAX: usize = 64;
+/// Rooms with room for a longer value that it keeps beside these, and how long that is at most:
+/// 74 KiB. As many as the values of one message by RPC.
+const LONG_KEPT_MAX: usize = 32;
+const LONG_KEPT_BYTES: usize = 2 << 10;
 
 /// What a room holds.
 #[repr(C, align(64))]
@@ -31,11 +35,18 @@ struct Kept {
     /// The one that is taken first: all that GETs one by one need.
     at_hand: Cell<Option<Boxed>>,
     more: RefCell<Vec<Boxed>>,
+    /// Apart, since a room for a short value is to be dropped without a look at a longer one.
+    long: RefCell<Vec<Boxed>>,
 }
 
 thread_local! {
-    static KEPT: Kept =
-        const { Kept { at_hand: Cell::new(None), more: RefCell::new(Vec::new()) } };
+    static KEPT: Kept = const {
+        Kept {
+            at_hand: Cell::new(None),
+            more: RefCell::new(Vec::new()),
+            long: RefCell::new(Vec::new()),
+        }
+    };
 }
 
 /// Room for one value. Its lines are whatever was there before.
@@ -50,6 +61,12 @@ impl Room {
         // A thread that ends keeps none.
         let kept = KEPT.try_with(|kept| kept.at_hand.take()).ok().flatten();
         Self { body: Some(kept.unwrap_or_else(one_more)) }
+    }
+
+    /// Room for a long value, empty; if one of this thread was dropped before, with its memory.
+    pub(crate) fn take_long() -> Self {
+        let kept = KEPT.try_with(|kept| kept.long.try_borrow_mut().ok()?.pop()).ok().flatten();
+        kept.map_or_else(Self::take, |body| Self { body: Some(body) })
     }
 
     /// What it holds; `None` never happens.
@@ -94,8 +111,20 @@ fn give_back(body: Boxed) {
 
 #[inline(never)]
 fn drop_long(mut body: Boxed) {
-    body.long = Vec::new();
-    give_back(body);
+    body.long.clear();
+    if body.long.capacity() > LONG_KEPT_BYTES {
+        body.long = Vec::new();
+        return give_back(body);
+    }
+    let given_back = KEPT.try_with(|kept| {
+        if let Ok(mut long) = kept.long.try_borrow_mut()
+            && long.len() < LONG_KEPT_MAX
+        {
+            long.push(body);
+        }
+    });
+    // Of a thread that ends: it is freed.
+    let _freed = given_back;
 }
 
 #[inline(never)]
@@ -140,9 +169,35 @@ mod tests {
 
     #[test]
     fn a_room_that_is_kept_holds_no_long_value() {
-        let mut room = Room::take();
-        room.body_mut().expect("there").long = vec![1; 1000];
-        drop(room);
-        assert_eq!(Room::take().body().expect("there").long.capacity(), 0);
+        for len in [1000, LONG_KEPT_BYTES + 1] {
+            let mut room = Room::take();
+            room.body_mut().expect("there").long = vec![1; len];
+            drop(room);
+            assert_eq!(Room::take().body().expect("there").long.capacity(), 0);
+        }
+    }
+
+    #[test]
+    fn memory_of_long_values_is_used_again_and_bounded() {
+        let long = |len| {
+            let mut room = Room::take_long();
+            let body = room.body_mut().expect("there");
+            assert!(body.long.is_empty());
+            body.long.resize(len, 1);
+            room
+        };
+        let first = long(1000);
+        let at = first.body().expect("there").long.as_ptr();
+        drop(first);
+        let again = long(500);
+        assert_eq!(again.body().expect("there").long.as_ptr(), at);
+        drop(again);
+        drop((0..LONG_KEPT_MAX + 4).map(|_| long(LONG_KEPT_BYTES)).collect::<Vec<_>>());
+        let kept = || KEPT.with(|kept| kept.long.borrow().len());
+        assert_eq!(kept(), LONG_KEPT_MAX);
+        let taken: Vec<_> = (0..LONG_KEPT_MAX).map(|_| long(1)).collect();
+        drop(long(LONG_KEPT_BYTES + 1));
+        assert_eq!(kept(), 0, "too long to be kept");
+        drop(taken);
     }
 }

@@ -64,6 +64,10 @@ pub enum Counter {
     RpcScans,
     /// Pings.
     RpcPings,
+    /// Requests sent, each an answer that is waited for; several operations may share one.
+    RpcMessages,
+    /// Bytes of requests and answers, values that travelled beside them included.
+    RpcBytes,
     /// Requests sent again after a broken connection.
     RpcRetries,
     /// Values that went through staging memory.
@@ -406,6 +410,11 @@ pub struct Stats {
     pub rpc_scans: u64,
     /// Pings.
     pub rpc_pings: u64,
+    /// Requests sent, each an answer that is waited for; several operations may share one.
+    pub rpc_messages: u64,
+    /// Bytes of requests and answers, values that travelled beside them included. What a fabric
+    /// adds is not.
+    pub rpc_bytes: u64,
     /// Requests sent again after a broken connection.
     pub rpc_retries: u64,
     /// Values that went through staging memory.
@@ -476,6 +485,8 @@ impl Stats {
             rpc_touches: sum(Counter::RpcTouches),
             rpc_scans: sum(Counter::RpcScans),
             rpc_pings: sum(Counter::RpcPings),
+            rpc_messages: sum(Counter::RpcMessages),
+            rpc_bytes: sum(Counter::RpcBytes),
             rpc_retries: sum(Counter::RpcRetries),
             staged: sum(Counter::Staged),
             lent: sum(Counter::Lent),

@@ -50,6 +50,16 @@ impl Value {
         Self::new(bytes, Meta { version, user_flags, expiry_s })
     }
 
+    /// A value whose bytes lie elsewhere.
+    pub(crate) fn copied(bytes: &[u8], meta: Meta) -> Self {
+        let mut value = Self { room: Room::take_long() };
+        value.describe(0, meta);
+        if let Some(body) = value.room.body_mut() {
+            body.long.extend_from_slice(bytes);
+        }
+        value
+    }
+
     pub(crate) fn new(bytes: Vec<u8>, meta: Meta) -> Self {
         Self::long(bytes, 0, meta)
     }
@@ -69,17 +79,24 @@ impl Value {
 
     /// The rest of `image` from `start`.
     fn long(image: Vec<u8>, start: usize, meta: Meta) -> Self {
+        let mut value = Self { room: Room::take() };
+        value.describe(start, meta);
+        if let Some(body) = value.room.body_mut() {
+            body.long = image;
+        }
+        value
+    }
+
+    /// Where in its image a long value begins, and what the server knows about it.
+    fn describe(&mut self, start: usize, meta: Meta) {
         let Meta { version, user_flags, expiry_s } = meta;
         // Key and value of no length: without an image it is an empty entry.
         let header = EntryHeader { version, user_flags, expiry_s, ..Default::default() };
         let [version, lens, times] = header.to_words();
-        let mut room = Room::take();
-        if let Some(body) = room.body_mut() {
+        if let Some(body) = self.room.body_mut() {
             let words = [start as u64, version, lens, times].map(u64::to_le_bytes);
             body.lines[0][..4].copy_from_slice(&words);
-            body.long = image;
         }
-        Self { room }
     }
 
     /// A word of the header; word 0 is where a long value begins in its image.
@@ -213,8 +230,22 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_the_value() {
+        let meta = Meta { version: 7, user_flags: 8, expiry_s: 9 };
+        for bytes in [&b"some bytes"[..], &[7; 1000], b"k", &[8; 5000], b"few"] {
+            let value = Value::copied(bytes, meta);
+            assert_eq!((value.bytes(), value.meta()), (bytes, meta));
+            assert_eq!(value.clone().into_vec(), bytes);
+            assert_eq!(value.into_vec(), bytes);
+        }
+    }
+
+    #[test]
     fn an_empty_value_is_empty() {
-        for value in [Value::from_bytes(Vec::new(), 7, 8, 9), Value::from_bytes(vec![], 7, 8, 9)] {
+        let meta = Meta { version: 7, user_flags: 8, expiry_s: 9 };
+        // In memory that another one has left.
+        drop(Value::copied(b"before", Meta::default()));
+        for value in [Value::from_bytes(Vec::new(), 7, 8, 9), Value::copied(b"", meta)] {
             assert_eq!((value.bytes(), value.meta().version), (b"".as_slice(), 7));
             assert_eq!((value.user_flags(), value.expiry_s()), (8, 9));
             assert_eq!(value.into_vec(), b"");

@@ -433,32 +433,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies bytes out, aligned words as wholes. Later reads happen after these.
-    ///
-    /// # Errors
-    /// When the range is outside.
-    pub fn read_bytes(&self, offset_bytes: usize, into: &mut [u8]) -> Result<(), AccessError> {
-        self.check(offset_bytes, into.len())?;
-        let edge = (offset_bytes.next_multiple_of(8) - offset_bytes).min(into.len());
-        let (head, rest) = into.split_at_mut(edge);
-        let mut at = offset_bytes;
-        for byte in head {
-            *byte = self.byte(at);
-            at += 1;
-        }
-        let (words, tail) = rest.as_chunks_mut::<8>();
-        for word in words {
-            *word = self.word(at).load(Ordering::Relaxed).to_le_bytes();
-            at += 8;
-        }
-        for byte in tail {
-            *byte = self.byte(at);
-            at += 1;
-        }
-        fence(Ordering::Acquire);
-        Ok(())
-    }
-
     /// Copies whole words in, in no order that a reader may rely on.
     ///
     /// # Errors
@@ -475,6 +449,26 @@ impl Memory {
             self.word(offset_bytes + i * 8).store(word, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Copies bytes of a checked range out, aligned words as wholes.
+    fn copy_out(&self, offset_bytes: usize, into: &mut [u8]) {
+        let edge = (offset_bytes.next_multiple_of(8) - offset_bytes).min(into.len());
+        let (head, rest) = into.split_at_mut(edge);
+        let mut at = offset_bytes;
+        for byte in head {
+            *byte = self.byte(at);
+            at += 1;
+        }
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+            at += 8;
+        }
+        for byte in tail {
+            *byte = self.byte(at);
+            at += 1;
+        }
     }
 
     /// Copies bytes in, aligned words as wholes, in no order that a reader may rely on.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{Buffer, FabricKind, Opcode, PostError, WorkRequest};
-use onesided_protocol::rpc::{Answer, Op, Reply, Request};
+use onesided_protocol::rpc::{Answer, Op, Payload, Reply, Request};
 use tokio::sync::Semaphore;
 
 use super::connection::Connection;
@@ -17,6 +17,7 @@ use super::pending::Collected;
 use super::staging::Keep;
 use super::time::Deadline;
 use crate::error::Error;
+use crate::stats::Counter;
 
 /// A buffer for encoding that became longer than this is not kept.
 const SCRATCH_KEEP_BYTES: usize = 1 << 20;
@@ -42,12 +43,38 @@ impl Answered {
         self.message.len()
     }
 
+    /// Bytes of a value that landed beside the message.
+    fn landed_bytes(&self) -> usize {
+        if self.keep.is_none() {
+            return 0;
+        }
+        match Answer::decode(&self.message) {
+            Ok(Answer { result: Ok(Reply::Found(found)), .. }) => match found.value {
+                Payload::Inline(_) => 0,
+                beside => beside.len_bytes(),
+            },
+            _ => 0,
+        }
+    }
+
     /// What came of the request, as `take` reads the reply and what it may point into.
     pub(crate) fn take<T>(
         &mut self,
         take: impl FnOnce(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         take(Answer::decode(&self.message)?.result?, &mut self.keep)
+    }
+}
+
+/// Bytes of a value that the server READs from beside the request.
+fn beside_bytes(op: &Op<'_>) -> usize {
+    match op {
+        Op::Put { value, .. } | Op::Append { value, .. } | Op::WriteAt { value, .. } => match value
+        {
+            Payload::Inline(_) => 0,
+            beside => beside.len_bytes(),
+        },
+        _ => 0,
     }
 }
 
@@ -220,6 +247,9 @@ impl Connection {
             }
             message
         });
+        let stats = &self.shared.stats;
+        stats.add(Counter::RpcMessages, 1);
+        stats.add(Counter::RpcBytes, (message.len() + beside_bytes(outgoing.op)) as u64);
         WorkRequest { id, signaled: false, op: Opcode::Send { message } }
     }
 
@@ -296,7 +326,12 @@ impl Waiter<'_> {
             return Err(CallError::Lost { sent });
         }
         match self.collected(by).await? {
-            Collected { answer: Some(message), keep, .. } => Ok(Answered { message, keep }),
+            Collected { answer: Some(message), keep, .. } => {
+                let answered = Answered { message, keep };
+                let bytes = answered.len_bytes() + answered.landed_bytes();
+                self.connection.shared.stats.add(Counter::RpcBytes, bytes as u64);
+                Ok(answered)
+            }
             Collected { .. } => Err(CallError::Lost { sent }),
         }
     }
@@ -339,6 +374,11 @@ impl Waiter<'_> {
         if std::mem::replace(&mut self.spun, true) || spin.is_zero() {
             return;
         }
+        // A look at a socket is a system call: none where answers came later than it lasts.
+        let looks_cost = connection.caps().kind == FabricKind::Tcp;
+        if looks_cost && !connection.vain.may_spin() {
+            return;
+        }
         connection.dispatch();
         if !driver::is_driver() && connection.waiting.load(Ordering::Acquire) > 0 {
             return;
@@ -355,6 +395,9 @@ impl Waiter<'_> {
             elapsed = start.elapsed();
         }
         connection.crowded.note(start + spin, start + elapsed);
+        if looks_cost {
+            connection.vain.note(connection.pending.is_done(self.id));
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use super::operations::Operations;
 use super::pending::{Freed, Pending};
 use super::polled::Dispatch;
 use super::session::Session;
+use super::spin::Vain;
 use super::staging::Staging;
 use super::time::Ticker;
 use crate::error::Error;
@@ -116,6 +117,8 @@ pub struct Connection {
     pub(super) waiting: AtomicUsize,
     /// Spinning was of no use.
     pub(super) crowded: Crowded,
+    /// How often it was of none.
+    pub(super) vain: Vain,
     /// Held by who dispatches.
     pub(super) queue: Mutex<Dispatch>,
     /// Posts that found the send queue full.
@@ -176,6 +179,7 @@ impl Connection {
             credits: Semaphore::new(credits),
             waiting: AtomicUsize::new(0),
             crowded: Crowded::new(Instant::now()),
+            vain: Vain::default(),
             queue: Mutex::new(Dispatch::with_room(POLL_MAX)),
             blocked: Mutex::default(),
             drivers: Mutex::default(),

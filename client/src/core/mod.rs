@@ -7,6 +7,7 @@
 //! | `pending` | what was asked and not answered yet: a bounded slab |
 //! | `call` | RPC: encode, post, wait |
 //! | `atomic` | CAS and FAA |
+//! | `spin` | when polling for it is of no use |
 //! | `reads` | READs behind one doorbell |
 //! | `operations` | what is under way, and when it is over |
 //! | `swaps` | WRITE and compare-and-swap behind one doorbell |
@@ -29,6 +30,7 @@ mod pending;
 mod polled;
 mod reads;
 mod session;
+mod spin;
 mod staging;
 mod swaps;
 mod time;

@@ -7,7 +7,7 @@ use onesided_protocol::rpc::{Found, Payload, Reply};
 use crate::core::Keep;
 use crate::error::Error;
 use crate::read::Page;
-use crate::value::{Value, Version};
+use crate::value::{Meta, Value, Version};
 
 const WRONG_REPLY: Error = Error::BadAnswer("the reply does not belong to the operation");
 
@@ -119,12 +119,12 @@ pub(crate) fn found(reply: Reply<'_>, keep: &mut Option<Keep>) -> Result<Option<
         _ => return Err(WRONG_REPLY),
     };
     let Found { version, expiry_s, user_flags, value } = found;
-    let bytes = match (value, keep) {
-        (Payload::Inline(bytes), _) => bytes.to_vec(),
+    let meta = Meta { version, user_flags, expiry_s };
+    match (value, keep) {
+        (Payload::Inline(bytes), _) => Ok(Some(Value::copied(bytes, meta))),
         (Payload::Staged { offset_bytes, len_bytes }, Some(Keep::Staging(turn))) => {
-            turn.load(offset_bytes, len_bytes)?
+            Ok(Some(Value::new(turn.load(offset_bytes, len_bytes)?, meta)))
         }
-        (Payload::Staged { .. } | Payload::Lent { .. }, _) => return Err(WRONG_REPLY),
-    };
-    Ok(Some(Value::from_bytes(bytes, version, user_flags, expiry_s)))
+        (Payload::Staged { .. } | Payload::Lent { .. }, _) => Err(WRONG_REPLY),
+    }
 }

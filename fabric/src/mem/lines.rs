@@ -1,11 +1,12 @@
-//! Reads of the fast path: whole lines, in as few instructions as they can be had.
+//! Reads by whole lines, in as few instructions as they can be had: those of the fast path, and of
+//! values.
 //!
 //! Where a load of 16 aligned bytes is atomic, it stands for two of 8: a reader may see any
 //! mixture of words, so it makes no difference but in speed. Rules R1 to R4 as in [`super`].
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::{Line, Memory};
+use super::{AccessError, Line, Memory};
 
 /// Alignment of the lines read here.
 const ALIGN_BYTES: usize = 16;
@@ -69,6 +70,27 @@ impl Memory {
         }
         fence(Ordering::Acquire);
         Some(())
+    }
+
+    /// Copies bytes out, aligned words as wholes. Later reads happen after these.
+    ///
+    /// # Errors
+    /// When the range is outside.
+    pub fn read_bytes(&self, offset_bytes: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset_bytes, into.len())?;
+        let edge = (offset_bytes.next_multiple_of(ALIGN_BYTES) - offset_bytes).min(into.len());
+        let (head, rest) = into.split_at_mut(edge);
+        self.copy_out(offset_bytes, head);
+        let mut at = offset_bytes + edge;
+        let (lines, tail) = rest.as_chunks_mut::<{ size_of::<Line>() }>();
+        for line in lines {
+            let words = self.line(at).map(u64::to_le_bytes);
+            line.copy_from_slice(words.as_flattened());
+            at += size_of::<Line>();
+        }
+        self.copy_out(at, tail);
+        fence(Ordering::Acquire);
+        Ok(())
     }
 
     /// As [`Self::lines_to`], so many to fresh room, which is not made zero first.

@@ -51,20 +51,19 @@ fn misaligned_words_are_refused() {
 #[test]
 fn unaligned_copies_touch_exactly_their_bytes() {
     let memory = Memory::private(4096).expect("memory");
-    for at in 0..17 {
-        for len in 0..41 {
-            memory.write_bytes(0, &[0xEE; 64]).expect("inside");
-            let bytes: Vec<u8> = (1..=len).collect();
-            memory.write_bytes(at, &bytes).expect("inside");
-            let mut all = [0; 64];
-            memory.read_bytes(0, &mut all).expect("inside");
-            let end = at + bytes.len();
-            assert!(all[..at].iter().chain(&all[end..]).all(|&b| b == 0xEE), "{len} at {at}");
-            assert_eq!(all[at..end], bytes, "{len} at {at}");
-            let mut back = vec![0; bytes.len()];
-            memory.read_bytes(at, &mut back).expect("inside");
-            assert_eq!(back, bytes, "{len} at {at}");
-        }
+    // Around words, and around the lines of longer ones.
+    for (at, len) in (0..17).flat_map(|at| (0..41).chain(120..140).map(move |len| (at, len))) {
+        memory.write_bytes(0, &[0xEE; 192]).expect("inside");
+        let bytes: Vec<u8> = (1..=len).collect();
+        memory.write_bytes(at, &bytes).expect("inside");
+        let mut all = [0; 192];
+        memory.read_bytes(0, &mut all).expect("inside");
+        let end = at + bytes.len();
+        assert!(all[..at].iter().chain(&all[end..]).all(|&b| b == 0xEE), "{len} at {at}");
+        assert_eq!(all[at..end], bytes, "{len} at {at}");
+        let mut back = vec![0; bytes.len()];
+        memory.read_bytes(at, &mut back).expect("inside");
+        assert_eq!(back, bytes, "{len} at {at}");
     }
 }
 

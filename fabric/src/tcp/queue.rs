@@ -22,6 +22,8 @@ use crate::work::{Completion, Outcome};
 const READ_BYTES: usize = 256 << 10;
 /// Sockets looked at in one round.
 const EVENTS: usize = 256;
+/// The same where there is one, and the bell.
+const SOLO_EVENTS: usize = 2;
 const WAKE: u64 = u64::MAX;
 const ENDS: EventFlags = EventFlags::IN.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -250,8 +252,19 @@ impl Hub {
 
     /// One epoll_wait; whether anything was reported.
     fn collect(&self, into: &mut Vec<(u64, EventFlags)>, timeout: &Timespec) -> bool {
+        match self.solo {
+            true => self.collect_some::<SOLO_EVENTS>(into, timeout),
+            false => self.collect_some::<EVENTS>(into, timeout),
+        }
+    }
+
+    fn collect_some<const N: usize>(
+        &self,
+        into: &mut Vec<(u64, EventFlags)>,
+        timeout: &Timespec,
+    ) -> bool {
         let none = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [none; EVENTS];
+        let mut events = [none; N];
         let n = match epoll::wait(&self.epoll, &mut events, Some(timeout)) {
             Ok(n) => n,
             Err(rustix::io::Errno::INTR) => return true,
