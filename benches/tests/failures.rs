@@ -114,6 +114,20 @@ fn a_short_run_is_drawn_and_many_targets_are_told_apart() {
 }
 
 #[test]
+fn who_reads_only_a_part_of_it_is_no_failure() {
+    for format in [&["--json"][..], &[]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+        command.env_remove("ONESIDED_SERVER").args(SMALL).args(["--target", "map://"]);
+        command.args(format).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !stderr.contains("panicked"), "{format:?}: {stderr}");
+    }
+}
+
+#[test]
 fn what_was_measured_before_a_signal_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let db = folder.path().join("db");

@@ -38,7 +38,9 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 fn server() -> (Server, String) {
-    let config = ServerConfig { listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
+    // The figures of this process are those of its server.
+    let listen = "127.0.0.1:0".to_owned();
+    let config = ServerConfig { listen, own_process: true, ..ServerConfig::default() };
     let server = Server::start(config).expect("the server starts");
     let url = format!("onesided://{}", server.addr());
     (server, url)
@@ -109,6 +111,8 @@ fn all_workloads_are_right_against_redis() {
     let base = ["run", "-w", "c", "--target", &url, "--records", "1", "--operations", "1"];
     let notes = json(&base)["target_notes"].to_string();
     assert!(notes.contains("tells no NOT_FOUND"), "{notes}");
+    let notes = json(&[&base[..], &["--verify"]].concat())["target_notes"].to_string();
+    assert!(notes.contains("leaves absent records absent"), "{notes}");
 }
 
 #[test]
@@ -160,11 +164,17 @@ fn a_run_says_what_happened() {
     assert_eq!((&asked["fabric"], &asked["one_sided_share"]), (&"tcp".into(), &0.0.into()));
     let round_trips = asked["round_trips_per_op"].as_f64().expect("a number");
     assert!((0.9..1.2).contains(&round_trips), "{asked:#}");
-    // Loads are no round trips; and what RPCs move is not counted.
+    assert!(asked["bytes_per_op"].as_f64() > Some(1000.0), "{asked:#}");
+    let pipelined =
+        json(&[&base[..], &workload_c, &["--fabric", "tcp", "--pipeline", "16"]].concat());
+    // Sixteen operations share a message.
+    assert!(pipelined["round_trips_per_op"].as_f64() < Some(0.2), "{pipelined:#}");
+    assert!(pipelined["rpcs_per_op"].as_f64() > Some(0.9), "{pipelined:#}");
+    // Loads are no round trips.
     assert!(reads["round_trips_per_op"].as_f64() < Some(0.1), "{reads:#}");
     assert!(reads["one_sided_reads_per_op"].as_f64() > Some(0.9), "{reads:#}");
     assert!(reads["read_bytes_per_op"].as_f64() > Some(1000.0), "{reads:#}");
-    assert!(asked["bytes_per_op"].is_null(), "{asked:#}");
+    assert!(reads["bytes_per_op"].as_f64() > Some(1000.0), "{reads:#}");
 }
 
 #[test]
@@ -300,6 +310,25 @@ fn a_trace_is_replayed() {
     assert!(timed["operations"]["read"]["from_send"]["p50_us"].as_f64() > Some(0.0));
     let few = json(&["replay", &sample(), "--target", "map://", "--operations", "100"]);
     assert_eq!(count(&few, "read") + count(&few, "insert") + count(&few, "delete"), 100);
+}
+
+#[test]
+fn a_key_that_memcached_does_not_take_is_named_by_its_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.csv");
+    std::fs::write(
+        &path,
+        "# a trace
+0,short,5,1,1,set,0
+1,long,251,1,1,set,0
+",
+    )
+    .expect("written");
+    let path = path.to_str().expect("a path");
+    // Nobody needs to be there.
+    let text = refusal(&["replay", path, "--target", "memcached://127.0.0.1:1"]);
+    assert!(text.contains("line 3") && text.contains("long___") && text.contains("250"), "{text}");
+    json(&["replay", path, "--target", "map://"]);
 }
 
 #[test]

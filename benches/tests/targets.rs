@@ -332,7 +332,15 @@ fn redis_over_both_sockets() {
     let up = || listens(port) && answers(&socket);
     let Some(_peer) = Peer::start(&mut command, up) else { return };
     conforms_at(&format!("redis://127.0.0.1:{port}"));
-    conforms_at(&format!("redis+unix://{}", socket.display()));
+    let url = format!("redis+unix://{}", socket.display());
+    conforms_at(&url);
+    // Where values are checked, an update of a part must not make a record of that part.
+    let checked = Options { verify: true, ..Options::default() };
+    let target = open(&url, &checked).expect("it opens");
+    conforms(&*target);
+    let mut session = target.session(0).expect("a session");
+    let told = execute(&mut *session, &[update(b"gone", 3, b"xyz"), read(b"gone")]);
+    assert_eq!(told, [Told::Absent, Told::Absent]);
 }
 
 #[test]
@@ -353,4 +361,27 @@ fn memcached_over_both_sockets() {
     let Some(_unix) = Peer::start(&mut by_unix, || answers(&socket)) else { return };
     conforms_at(&format!("memcached://127.0.0.1:{port}"));
     conforms_at(&format!("memcached+unix://{}", socket.display()));
+}
+
+#[test]
+fn memcached_s_limit_of_connections_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let mut command = Command::new("memcached");
+    command.args(["-m", "64", "-u", "root", "-t", "1", "-c", "32", "-s"]).arg(&socket);
+    let Some(_peer) = Peer::start(&mut command, || answers(&socket)) else { return };
+    let url = format!("memcached+unix://{}", socket.display());
+    let target = open(&url, &Options::default()).expect("it opens");
+    let mut sessions = vec![];
+    let refused = (0..64).find_map(|client| match target.session(client) {
+        Ok(session) => {
+            sessions.push(session);
+            None
+        }
+        Err(error) => Some(format!("{error:#}")),
+    });
+    let text = refused.expect("beyond the limit");
+    assert!(text.contains("its limit is 32 connections") && text.contains("-c N"), "{text}");
+    let told = execute(&mut *sessions[0], &[insert(b"k", b"v"), read(b"k")]);
+    assert_eq!(told, [Told::Done, found(b"v")], "the others are served");
 }

@@ -7,6 +7,7 @@ mod replay;
 mod run;
 mod targets;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -101,7 +102,7 @@ fn tell(report: &Report, args: &ReportArgs, lines: (Interval, &[f64])) -> Result
     if let Some(path) = &args.json {
         let json = json::report(report);
         match to_stdout {
-            true => println!("{json:#}"),
+            true => say(&format!("{json:#}\n"))?,
             false => write(path, &format!("{json:#}\n"))?,
         }
     }
@@ -109,16 +110,29 @@ fn tell(report: &Report, args: &ReportArgs, lines: (Interval, &[f64])) -> Result
         write(path, &plot::svg(report))?;
     }
     if !to_stdout {
+        let mut all = String::new();
         for target in &report.targets {
             if target.has_figures() {
-                print!("{}", ycsb::lines(&target.measured, lines.0, lines.1));
+                all += &ycsb::lines(&target.measured, lines.0, lines.1);
             }
-            println!("\n{}", text::target(target));
+            all += &format!("\n{}\n", text::target(target));
         }
-        report.notes.iter().for_each(|note| println!("{note}"));
-        print!("{}", compare::table(&report.targets));
+        report.notes.iter().for_each(|note| all += &format!("{note}\n"));
+        all += &compare::table(&report.targets);
+        say(&all)?;
     }
     Ok(report.targets.iter().all(TargetReport::is_clean))
+}
+
+/// To stdout. Whoever reads it may have seen enough.
+fn say(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing to stdout")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::Options;
 use crate::workload::spec::Interval;
-use crate::workload::trace::{Replay, Trace};
+use crate::workload::trace::{Parts, Replay, Trace};
 
 /// Measures all targets; there is nothing to verify.
 pub(super) fn main(args: &ReplayArgs, interrupt: &Interrupt) -> Result<bool> {
@@ -40,6 +40,7 @@ pub(super) fn main(args: &ReplayArgs, interrupt: &Interrupt) -> Result<bool> {
         notes.push(format!("operations begin when the trace says, {speed} times as fast"));
     }
     let all = wanted(&args.target, &options)?;
+    check_keys(args, &trace, &all)?;
     probe(&args.report, &all, &plan)?;
     let mut report = Report {
         command: "replay",
@@ -58,9 +59,20 @@ pub(super) fn main(args: &ReplayArgs, interrupt: &Interrupt) -> Result<bool> {
     tell(&report, &args.report, (Interval::Both, &[50.0, 95.0, 99.0]))
 }
 
+/// Refuses keys that one of the targets does not take, by the first of their lines.
+fn check_keys(args: &ReplayArgs, trace: &Parts, all: &[Wanted]) -> Result<()> {
+    for wanted in all {
+        for (line, key) in trace.keys_by_line() {
+            let place = || format!("{}: {}, line {line}", wanted.url, args.trace.display());
+            wanted.check_key(key).with_context(place)?;
+        }
+    }
+    Ok(())
+}
+
 fn measure(
     args: &ReplayArgs,
-    trace: &Arc<crate::workload::trace::Parts>,
+    trace: &Arc<Parts>,
     plan: &Plan,
     wanted: &Wanted,
     interrupt: &Interrupt,

@@ -47,6 +47,7 @@ pub(super) fn main(args: &RunArgs, phase: Phase, interrupt: &Interrupt) -> Resul
         record_bytes: workload.record_max_bytes(),
         records: workload.records + workload.expected_inserts(),
         ordered: workload.proportions.scan > 0.0,
+        verify: workload.verify,
         ..Options::default()
     };
     let all = wanted(&args.target, &options)?;

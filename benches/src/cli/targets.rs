@@ -48,6 +48,11 @@ impl Wanted {
         Ok(())
     }
 
+    /// Refuses a key that it does not take.
+    pub(super) fn check_key(&self, key: &[u8]) -> Result<()> {
+        target::check_key(&self.url, key)
+    }
+
     /// Whether it answers with what was written to it.
     pub(super) fn keeps_values(&self) -> bool {
         !self.url.starts_with("null:")

@@ -57,7 +57,7 @@ pub fn all(measure: &Measure) -> Histogram<u64> {
 pub struct Costs {
     /// Round trips of an operation.
     pub round_trips: Option<f64>,
-    /// Bytes both ways of an operation; `None` if some were not counted, as those of RPCs are not.
+    /// Bytes both ways of an operation, of READs and of messages.
     pub bytes: Option<f64>,
     /// Bytes of the one-sided READs of an operation.
     pub read_bytes: Option<f64>,
@@ -88,11 +88,10 @@ impl Costs {
             let gets = counters.gets.filter(|gets| *gets > 0)?;
             Some(count? as f64 / gets as f64)
         };
-        let read_bytes_only = counters.read_bytes.filter(|_| counters.rpcs == Some(0));
         let server = measured.usage.map(|usage| usage.cpu_seconds * 1e6 / operations);
         Self {
             round_trips: per_operation(counters.round_trips),
-            bytes: per_operation(counters.bytes.or(read_bytes_only)),
+            bytes: per_operation(counters.bytes),
             read_bytes: per_operation(counters.read_bytes),
             one_sided_reads: per_operation(counters.one_sided_reads),
             one_sided_share: of_gets(counters.one_sided),
@@ -137,18 +136,6 @@ pub(crate) mod tests {
             usage: Some(Usage { cpu_seconds: 0.5, resident_bytes: 1 << 20 }),
             counters,
         }
-    }
-
-    #[test]
-    fn bytes_are_all_or_none() {
-        let mut measured = measured();
-        measured.counters.read_bytes = Some(1020);
-        let mut bytes = |rpcs| {
-            measured.counters.rpcs = Some(rpcs);
-            let costs = Costs::of(&measured);
-            (costs.bytes, costs.read_bytes)
-        };
-        assert_eq!((bytes(0), bytes(1)), ((Some(10.0), Some(10.0)), (None, Some(10.0))));
     }
 
     #[test]

@@ -81,6 +81,7 @@ fn target(report: &TargetReport) -> Value {
         "retries": costs.retries,
         "rpcs_per_op": costs.rpcs,
         "per_second": measured.seconds.iter().map(|second| json!({
+            "seconds": second.seconds,
             "operations": second.operations,
             "p50_us": second.p50_ns as f64 / 1e3,
             "p99_us": second.p99_ns as f64 / 1e3,

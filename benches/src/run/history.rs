@@ -4,9 +4,12 @@
 //! A read may find any version from the last one that was acknowledged before it was sent, to
 //! the last one that was issued before its answer was looked at.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, ensure};
+use parking_lot::Mutex;
 
 use crate::workload::record::{self, STAMPED_BYTES};
 use crate::workload::spec::Workload;
@@ -25,6 +28,8 @@ pub struct History {
     first: u64,
     issued: Vec<AtomicU32>,
     acknowledged: Vec<AtomicU32>,
+    /// Keys whose inserts were acknowledged, in their order; where there are scans.
+    inserted: Option<Mutex<BTreeSet<Box<[u8]>>>>,
 }
 
 /// What was known of a record when an operation was chosen.
@@ -32,6 +37,9 @@ pub struct History {
 pub struct Known {
     /// The lowest version of each field that a read may find.
     floors: Vec<u32>,
+    /// Of a scan: the first keys of its range that had been inserted, as many as it may give. Were
+    /// one left out that comes later, one of these were missing too.
+    keys: Vec<Box<[u8]>>,
 }
 
 /// What a look at one value has found.
@@ -67,6 +75,7 @@ impl History {
             first: workload.insert_start,
             issued,
             acknowledged,
+            inserted: (workload.proportions.scan > 0.0).then(Mutex::default),
         })
     }
 
@@ -92,6 +101,23 @@ impl History {
             cell.map_or(0, |cell| self.acknowledged[cell].load(Ordering::Acquire))
         };
         known.floors.extend((0..self.fields).map(floor));
+    }
+
+    /// Takes note of what a scan must find, before it is sent.
+    pub fn remember_range(&self, from: &[u8], limit: usize, known: &mut Known) {
+        known.keys.clear();
+        if let Some(inserted) = &self.inserted {
+            let inserted = inserted.lock();
+            let range = inserted.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+            known.keys.extend(range.take(limit).cloned());
+        }
+    }
+
+    /// The insert of a record was answered: from now on it is there.
+    pub fn inserted(&self, key: &[u8]) {
+        if let Some(inserted) = &self.inserted {
+            inserted.lock().insert(key.into());
+        }
     }
 
     /// Whether a write to a record has no answer (yet): another one must not be sent then, or the
@@ -157,12 +183,14 @@ pub struct Verdicts {
     pub wrong: u64,
     /// Values that were replaced before, or not written yet.
     pub stale: u64,
-    /// Records that were not there although they had been written.
+    /// Records that were not there although they had been written; of a scan too.
     pub lost: u64,
     /// Scans that were out of order, began too early or gave too much.
     pub disordered: u64,
     /// Key before, of the scan that is under way.
     last: Vec<u8>,
+    /// How many of the keys that it must find are before that.
+    passed: usize,
 }
 
 impl Verdicts {
@@ -194,18 +222,34 @@ impl Verdicts {
     }
 
     /// A record of a scan from a key.
-    pub fn add_scanned(&mut self, history: &History, from: &[u8], key: &[u8], value: &[u8]) {
+    pub fn add_scanned(
+        &mut self,
+        history: &History,
+        (from, known): (&[u8], &Known),
+        key: &[u8],
+        value: &[u8],
+    ) {
         self.add(history.check_content(key, value));
         let after_last = self.last.is_empty() || self.last.as_slice() < key;
         self.disordered += u64::from(key < from || !after_last);
         self.last.clear();
         self.last.extend_from_slice(key);
+        while let Some(expected) = known.keys.get(self.passed)
+            && **expected <= *key
+        {
+            self.lost += u64::from(**expected != *key);
+            self.passed += 1;
+        }
     }
 
     /// A scan is over.
-    pub fn end_scan(&mut self, records: usize, limit: usize) {
+    pub fn end_scan(&mut self, known: &Known, records: usize, limit: usize) {
         self.disordered += u64::from(records > limit);
+        // With room for more it has reached the end of all keys.
+        let left_out = known.keys.len().saturating_sub(self.passed);
+        self.lost += if records < limit { left_out as u64 } else { 0 };
         self.last.clear();
+        self.passed = 0;
     }
 }
 
@@ -302,12 +346,13 @@ mod tests {
             fields.for_each(|(field, bytes)| record::fill(bytes, key, field, 0));
             record
         };
+        let known = Known::default();
         let scan = |keys: &[&[u8]], limit| {
             let mut verdicts = Verdicts::default();
             for key in keys {
-                verdicts.add_scanned(&history, b"b", key, &value(key));
+                verdicts.add_scanned(&history, (b"b", &known), key, &value(key));
             }
-            verdicts.end_scan(keys.len(), limit);
+            verdicts.end_scan(&known, keys.len(), limit);
             (verdicts.checked, verdicts.wrong, verdicts.disordered)
         };
         assert_eq!(scan(&[b"b", b"c"], 2), (2, 0, 0));
@@ -315,7 +360,34 @@ mod tests {
         assert_eq!(scan(&[b"a", b"b"], 2), (2, 0, 1));
         assert_eq!(scan(&[b"b", b"c"], 1), (2, 0, 1));
         let mut verdicts = Verdicts::default();
-        verdicts.add_scanned(&history, b"b", b"c", &value(b"d"));
+        verdicts.add_scanned(&history, (b"b", &known), b"c", &value(b"d"));
         assert_eq!(verdicts.wrong, 1);
+    }
+
+    #[test]
+    fn what_a_scan_must_find_is_missed() {
+        let history = history(
+            "readproportion=0\nupdateproportion=0\nscanproportion=0.95\ninsertproportion=0.05\n",
+        );
+        for key in [b"a", b"c", b"e", b"g"] {
+            history.inserted(key);
+        }
+        let lost = |keys: &[&[u8]], limit| {
+            let (mut verdicts, mut known) = (Verdicts::default(), Known::default());
+            history.remember_range(b"b", limit, &mut known);
+            // Inserted while the scan is under way: it may be found or not.
+            history.inserted(b"x");
+            for key in keys {
+                verdicts.add_scanned(&history, (b"b", &known), key, b"");
+            }
+            verdicts.end_scan(&known, keys.len(), limit);
+            verdicts.lost
+        };
+        assert_eq!(lost(&[b"c", b"d", b"e"], 3), 0, "others may be between");
+        assert_eq!(lost(&[b"c", b"e", b"g", b"x"], 9), 0);
+        assert_eq!(lost(&[b"c", b"f"], 2), 1, "e is left out");
+        assert_eq!(lost(&[b"c", b"e"], 9), 2, "g and x are left out");
+        assert_eq!(lost(&[b"y", b"z"], 2), 2, "all that it may give come before");
+        assert_eq!(lost(&[], 3), 3);
     }
 }

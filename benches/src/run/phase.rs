@@ -134,9 +134,10 @@ pub fn run<S: Source>(
         measure.merge(&one.with_context(|| target.name())?);
     }
     let client_cpu = process_cpu().saturating_sub(client_cpu);
+    let elapsed = Duration::from_nanos(measure.ended_ns);
     Ok(Measured {
-        elapsed: Duration::from_nanos(measure.ended_ns),
-        seconds: job.series.seconds(),
+        elapsed,
+        seconds: job.series.of(elapsed),
         client_cpu,
         usage: used(usage, target.usage()?),
         counters: target.counters().since(&counters),

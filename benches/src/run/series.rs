@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
@@ -21,8 +22,10 @@ fn fallback() -> Histogram<u64> {
 }
 
 /// One second.
-#[derive(Clone, Copy, Default, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Second {
+    /// How much of it there was: 1, but for the last.
+    pub seconds: f64,
     /// Operations that ended in it.
     pub operations: u64,
     /// Median latency in ns.
@@ -31,6 +34,12 @@ pub struct Second {
     pub p99_ns: u64,
     /// The longest, in ns.
     pub max_ns: u64,
+}
+
+impl Default for Second {
+    fn default() -> Self {
+        Self { seconds: 1.0, operations: 0, p50_ns: 0, p99_ns: 0, max_ns: 0 }
+    }
 }
 
 /// All seconds of a run.
@@ -62,6 +71,17 @@ impl Series {
         }
     }
 
+    /// All seconds of a run that was so long. The last one is seldom a whole one.
+    #[must_use]
+    pub fn of(&self, elapsed: Duration) -> Vec<Second> {
+        let mut seconds = self.seconds();
+        let before = seconds.len().saturating_sub(1) as f64;
+        if let Some(last) = seconds.last_mut() {
+            last.seconds = (elapsed.as_secs_f64() - before).clamp(0.0, 1.0);
+        }
+        seconds
+    }
+
     /// All seconds up to now, also those without operations.
     #[must_use]
     pub fn seconds(&self) -> Vec<Second> {
@@ -85,6 +105,7 @@ impl Seconds {
 
 fn figures(operations: u64, latencies: &Histogram<u64>) -> Second {
     Second {
+        seconds: 1.0,
         operations,
         p50_ns: latencies.value_at_quantile(0.5),
         p99_ns: latencies.value_at_quantile(0.99),
@@ -109,5 +130,8 @@ mod tests {
         let operations: Vec<u64> = series.seconds().iter().map(|one| one.operations).collect();
         assert_eq!(operations, [20, 15, 0, 10, 10, 10, 10, 10, 0, 10]);
         assert!(series.seconds()[0].p50_ns >= 100);
+        let lengths = |ms| series.of(Duration::from_millis(ms)).into_iter().map(|one| one.seconds);
+        assert!(lengths(9_250).eq([&[1.0; 9][..], &[0.25]].concat()));
+        assert!(lengths(11_000).eq([1.0; 10]));
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::patch::patch;
 use super::usage;
@@ -12,6 +12,8 @@ use super::wire::{Address, PIECE_BYTES, Traffic, Wire, figure, number, push_numb
 use super::{Counters, Description, Operation, Outcome, Session, Target, Usage};
 
 const START: &str = "memcached -m 1024 -s PATH, or -l HOST -p PORT";
+/// Longest key.
+const KEY_MAX_BYTES: usize = 250;
 /// Longer times to live are taken for Unix time.
 const RELATIVE_MAX_S: u32 = 60 * 60 * 24 * 30;
 /// Conditional writes in a row that others may get ahead of.
@@ -22,22 +24,69 @@ pub(super) struct Memcached {
     address: Address,
     traffic: Arc<Traffic>,
     server_pid: Option<u32>,
+    /// Connections that the server takes, if it tells.
+    connections_max: Option<u64>,
+}
+
+/// Whether a key can be part of a command; why not, if not.
+pub(super) fn check_key(key: &[u8]) -> Result<()> {
+    let (len, shown) = (key.len(), key[..key.len().min(40)].escape_ascii());
+    ensure!(
+        (1..=KEY_MAX_BYTES).contains(&len),
+        "the key `{shown}...` has {len} bytes; memcached takes {KEY_MAX_BYTES} at most"
+    );
+    let splits = |byte: &u8| *byte <= b' ' || *byte == 0x7F;
+    ensure!(
+        !key.iter().any(splits),
+        "the key `{shown}` has a space or a control character in it, which memcached does not take"
+    );
+    Ok(())
+}
+
+/// Its answer is `MN`.
+fn no_operation(wire: &mut Wire) -> Result<&[u8]> {
+    wire.out.extend_from_slice(b"mn\r\n");
+    wire.flush()?;
+    wire.line()
 }
 
 impl Memcached {
     /// Connects once, so that a missing server is known at once.
     pub(super) fn open(address: Address, server_pid: Option<u32>) -> Result<Self> {
-        let memcached = Self { address, traffic: Arc::default(), server_pid };
-        let mut wire = Wire::connect(&memcached.address, &memcached.traffic, START)?;
-        wire.out.extend_from_slice(b"mn\r\n");
-        wire.flush()?;
-        match wire.line()? {
-            b"MN" => Ok(memcached),
+        let mut memcached =
+            Self { address, traffic: Arc::default(), server_pid, connections_max: None };
+        let mut wire = Wire::connect(&memcached.address, &Arc::default(), START)?;
+        match no_operation(&mut wire)? {
+            b"MN" => {}
             _ => bail!(
                 "the server at {} knows no meta commands: memcached 1.6 is needed",
                 memcached.address
             ),
         }
+        memcached.connections_max =
+            figure(&memcached.stats()?, "memcached", "max_connections").ok();
+        Ok(memcached)
+    }
+
+    /// A connection that the server serves. Beyond its limit it takes connections and closes them,
+    /// or lets them wait.
+    fn connect(&self, number: usize) -> Result<Wire> {
+        let mut wire = Wire::connect(&self.address, &Arc::default(), START)?;
+        let is_served = no_operation(&mut wire).and_then(|line| match line {
+            b"MN" => Ok(()),
+            line => bail!("it says {}", line.escape_ascii()),
+        });
+        is_served.with_context(|| {
+            let limit = self.connections_max.map_or("?".to_owned(), |most| most.to_string());
+            format!(
+                "{} does not serve connection {} of this run: its limit is {limit} connections \
+                 of all its clients; start it with a higher one (-c N), or take fewer --clients",
+                self.address,
+                number + 1
+            )
+        })?;
+        wire.count_in(&self.traffic);
+        Ok(wire)
     }
 
     /// Of a connection that is not counted.
@@ -77,8 +126,8 @@ impl Target for Memcached {
         })
     }
 
-    fn session(&self, _client: usize) -> Result<Box<dyn Session>> {
-        let wire = Wire::connect(&self.address, &self.traffic, START)?;
+    fn session(&self, client: usize) -> Result<Box<dyn Session>> {
+        let wire = self.connect(client)?;
         Ok(Box::new(MemcachedSession { wire, patches: Patches::default() }))
     }
 

@@ -16,7 +16,7 @@ use ::onesided::{FabricChoice, Rdma, RdmaDevice, UpdateMode};
 use anyhow::Result;
 
 pub use embedded::Embedded;
-pub use url::{URLS, open};
+pub use url::{URLS, check_key, open};
 
 /// One operation on one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ pub struct Usage {
 /// Counted by the client side; `None` where that has no meaning.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Times that a thread waited for the other side. READs over shared memory are none.
+    /// Messages whose answer was waited for, and READs but those over shared memory.
     pub round_trips: Option<u64>,
     /// Bytes both ways.
     pub bytes: Option<u64>,
@@ -220,6 +220,8 @@ pub struct Options {
     pub ordered: bool,
     /// How entries are updated in a table that is made.
     pub update: UpdateMode,
+    /// Values are going to be checked: an update of a part must not make a record of that part.
+    pub verify: bool,
     /// For peers by RESP and memcached's protocol: the server's process, if it cannot be found.
     pub server_pid: Option<u32>,
 }
@@ -238,6 +240,7 @@ impl Default for Options {
             records: 1000,
             ordered: false,
             update: UpdateMode::Rpc,
+            verify: false,
             server_pid: None,
         }
     }

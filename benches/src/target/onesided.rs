@@ -128,7 +128,7 @@ impl Target for Onesided {
     }
 
     fn counters(&self) -> Counters {
-        let mut sum = [0; 8];
+        let mut sum = [0; 9];
         for client in self.clients.lock().values() {
             let stats = client.stats();
             let rpcs = [
@@ -143,8 +143,10 @@ impl Target for Onesided {
             ];
             // READs over shared memory are loads: nobody is waited for.
             let is_remote = client.fabric() == FabricKind::Verbs;
+            let one_sided = stats.round_trips + stats.update_round_trips;
             let figures = [
-                if is_remote { stats.round_trips + stats.update_round_trips } else { 0 },
+                if is_remote { one_sided } else { 0 } + stats.rpc_messages,
+                stats.read_bytes + stats.rpc_bytes,
                 stats.gets,
                 stats.one_sided_hits + stats.one_sided_misses,
                 stats.reads,
@@ -155,11 +157,11 @@ impl Target for Onesided {
             ];
             sum.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         }
-        let [round_trips, gets, one_sided, reads, read_bytes, cache_hits, retries, rpcs] = sum;
+        let [round_trips, bytes, gets, one_sided, reads, read_bytes, cache_hits, retries, rpcs] =
+            sum;
         Counters {
-            // RPCs of one call travel together, and are counted one by one.
-            round_trips: Some(round_trips + rpcs),
-            bytes: None,
+            round_trips: Some(round_trips),
+            bytes: Some(bytes),
             gets: Some(gets),
             one_sided: Some(one_sided),
             one_sided_reads: Some(reads),

@@ -12,29 +12,36 @@ const START: &str = "redis-server --save '' --appendonly no";
 /// Conditional writes in a row that others may get ahead of.
 const ATTEMPTS: usize = 1000;
 
+/// SETRANGE, but of a record that is there; else 0, which SETRANGE of some bytes never answers.
+const SETRANGE_IF_THERE: &[u8] = b"if redis.call('EXISTS',KEYS[1])==0 then return 0 end \
+return redis.call('SETRANGE',KEYS[1],ARGV[1],ARGV[2])";
+
 /// `redis://HOST[:PORT]` or `redis+unix:///PATH`.
 pub(super) struct Redis {
     address: Address,
     traffic: Arc<Traffic>,
+    /// No update makes a record.
+    checked: bool,
 }
 
 impl Redis {
     /// Connects once, so that a missing server is known at once.
-    pub(super) fn open(address: Address) -> Result<Self> {
-        let redis = Self { address, traffic: Arc::default() };
+    pub(super) fn open(address: Address, checked: bool) -> Result<Self> {
+        let redis = Self { address, traffic: Arc::default(), checked };
         redis.connect()?.command(&[b"PING"])?;
         Ok(redis)
     }
 
     fn connect(&self) -> Result<RedisSession> {
         let wire = Wire::connect(&self.address, &self.traffic, START)?;
-        Ok(RedisSession { wire, value: Vec::new(), patched: Vec::new() })
+        Ok(RedisSession { wire, checked: self.checked, value: Vec::new(), patched: Vec::new() })
     }
 
     fn info(&self) -> Result<Vec<(String, String)>> {
         // On a connection that is not counted.
         let wire = Wire::connect(&self.address, &Arc::default(), START)?;
-        let mut session = RedisSession { wire, value: Vec::new(), patched: Vec::new() };
+        let (value, patched) = (Vec::new(), Vec::new());
+        let mut session = RedisSession { wire, checked: false, value, patched };
         session.command(&[b"INFO"])?;
         let text = String::from_utf8_lossy(&session.value);
         let pairs = text.lines().filter_map(|line| line.split_once(':'));
@@ -51,11 +58,16 @@ impl Target for Redis {
         let info = self.info()?;
         let fork = ["valkey_version", "redis_version"].into_iter();
         let version = fork.filter_map(|name| figure(&info, "Redis", name).ok()).next();
+        let absent = match self.checked {
+            true => "with --verify SETRANGE is in a script that leaves absent records absent",
+            false => {
+                "SETRANGE of a record that is not there (evicted, say) makes one of that field, \
+                 and zeros before it: Redis tells no NOT_FOUND"
+            }
+        };
         let notes = vec![
             "a record is a string; GET, SET, SETRANGE for one field, DEL".to_owned(),
-            "SETRANGE of a record that is not there (evicted, say) makes one of that field, and \
-             zeros before it: Redis tells no NOT_FOUND, and --verify finds it wrong"
-                .to_owned(),
+            absent.to_owned(),
             "a field of another length: WATCH, GET, MULTI, SET, EXEC".to_owned(),
         ];
         Ok(Description {
@@ -89,6 +101,8 @@ impl Target for Redis {
 
 struct RedisSession {
     wire: Wire,
+    /// See [`Redis::checked`].
+    checked: bool,
     /// Of an answer that is taken on its own.
     value: Vec<u8>,
     patched: Vec<u8>,
@@ -122,7 +136,12 @@ impl Session for RedisSession {
                 }
                 _ => {}
             }
-            encode(&mut self.wire.out, operation);
+            match *operation {
+                Operation::Update { key, offset, bytes, whole: false } if self.checked => {
+                    push_checked(&mut self.wire.out, key, offset, bytes);
+                }
+                _ => encode(&mut self.wire.out, operation),
+            }
         }
         self.take_answers(batch, done..batch.len(), answer)
     }
@@ -161,6 +180,7 @@ impl RedisSession {
                     Reply::Number(0) if matches!(operation, Operation::Delete { .. }) => {
                         answer(place, Outcome::Absent);
                     }
+                    Reply::Number(0) if self.checked => answer(place, Outcome::Absent),
                     Reply::Number(_) | Reply::Status => answer(place, Outcome::Done),
                     Reply::Error(text) => {
                         answer(place, Outcome::Failed(&String::from_utf8_lossy(text)));
@@ -230,7 +250,7 @@ impl RedisSession {
 
 /// About as many bytes as its command is long.
 fn len_bytes(operation: &Operation<'_>) -> usize {
-    const WORDS: usize = 64;
+    const WORDS: usize = 256;
     match operation {
         Operation::Insert { key, value, .. } => WORDS + key.len() + value.len(),
         Operation::Update { key, bytes, .. } => WORDS + key.len() + bytes.len(),
@@ -261,6 +281,11 @@ fn encode(out: &mut Vec<u8>, operation: &Operation<'_>) {
         Operation::Delete { key } => push_command(out, &[b"DEL", key]),
         Operation::Scan { .. } | Operation::Replace { .. } => {}
     }
+}
+
+fn push_checked(out: &mut Vec<u8>, key: &[u8], offset: usize, bytes: &[u8]) {
+    let offset = offset.to_string();
+    push_command(out, &[b"EVAL", SETRANGE_IF_THERE, b"1", key, offset.as_bytes(), bytes]);
 }
 
 fn push_command(out: &mut Vec<u8>, words: &[&[u8]]) {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 
 use super::lmdb::Lmdb;
 use super::map::Map;
-use super::memcached::Memcached;
+use super::memcached::{self, Memcached};
 use super::null::Null;
 use super::onesided::Onesided;
 use super::redis::Redis;
@@ -27,14 +27,22 @@ pub fn open(url: &str, options: &Options) -> Result<Box<dyn Target>> {
     open_plain(url, options).with_context(|| format!("--target {url}"))
 }
 
+/// Whether the target of a URL takes a key.
+///
+/// # Errors
+/// It does not; says why.
+pub fn check_key(url: &str, key: &[u8]) -> Result<()> {
+    if url.starts_with("memcached") { memcached::check_key(key) } else { Ok(()) }
+}
+
 fn open_plain(url: &str, options: &Options) -> Result<Box<dyn Target>> {
     let Some((scheme, rest)) = url.split_once("://") else {
         bail!("no target; there are {URLS}");
     };
     Ok(match scheme {
         "onesided" => Box::new(Onesided::open(url, options)?),
-        "redis" => Box::new(Redis::open(Address::tcp(rest, REDIS_PORT)?)?),
-        "redis+unix" => Box::new(Redis::open(Address::unix(rest)?)?),
+        "redis" => Box::new(Redis::open(Address::tcp(rest, REDIS_PORT)?, options.verify)?),
+        "redis+unix" => Box::new(Redis::open(Address::unix(rest)?, options.verify)?),
         "memcached" => {
             Box::new(Memcached::open(Address::tcp(rest, MEMCACHED_PORT)?, options.server_pid)?)
         }
@@ -63,6 +71,19 @@ mod tests {
         });
         answered.expect("it answers");
         assert_eq!(lens, [(0, 1000), (1, 1)]);
+    }
+
+    #[test]
+    fn keys_that_a_target_does_not_take_are_named() {
+        let check = |url, key: &[u8]| check_key(url, key).map_err(|error| error.to_string());
+        for url in ["memcached://h", "memcached+unix:///p"] {
+            assert_eq!(check(url, &[b'k'; 250]), Ok(()));
+            let error = check(url, &[b'k'; 251]).expect_err("too long");
+            assert!(error.contains("251") && error.contains("250") && error.contains("kkk"));
+            assert!(check(url, b"a key").expect_err("a space").contains("a key"));
+            assert!(check(url, b"a\nkey").is_err() && check(url, b"").is_err());
+        }
+        assert_eq!(check("redis://h", &[b' '; 251]), Ok(()));
     }
 
     /// The whole text of why it does not open.

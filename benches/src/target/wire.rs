@@ -171,6 +171,11 @@ impl Wire {
         })
     }
 
+    /// Its traffic is counted there from now on.
+    pub(super) fn count_in(&mut self, traffic: &Arc<Traffic>) {
+        self.traffic = Arc::clone(traffic);
+    }
+
     /// Sends the commands, a round trip.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.stream.write_all(&self.out).context("sending")?;

@@ -190,6 +190,9 @@ impl Stream {
             Kind::Insert => self.choose_record(slot),
             Kind::Scan => {
                 slot.limit = self.shared.workload.scan_lengths.next(&mut self.random) as usize;
+                if let Some(history) = &self.shared.history {
+                    history.remember_range(slot.key.as_bytes(), slot.limit, &mut slot.known);
+                }
             }
             Kind::Read | Kind::Delete => {}
         }
@@ -354,16 +357,24 @@ impl Source for Stream {
     fn answered(&self, slot: &Planned, step: Step, outcome: Outcome<'_>, verdicts: &mut Verdicts) {
         if let Some(history) = &self.shared.history {
             match outcome {
-                Outcome::Done => history.acknowledge(slot.number, slot_field(slot)),
+                Outcome::Done => {
+                    history.acknowledge(slot.number, slot_field(slot));
+                    if slot.kind == Kind::Insert {
+                        history.inserted(slot.key.as_bytes());
+                    }
+                }
                 Outcome::Found(value) => {
                     let found = history.check(slot.key.as_bytes(), slot.number, &slot.known, value);
                     verdicts.add(found);
                 }
                 Outcome::Absent if step == Step::First => verdicts.add_absent(&slot.known),
                 Outcome::Record { key, value } => {
-                    verdicts.add_scanned(history, slot.key.as_bytes(), key, value);
+                    let from = (slot.key.as_bytes(), &slot.known);
+                    verdicts.add_scanned(history, from, key, value);
                 }
-                Outcome::Scanned(records) => verdicts.end_scan(records, slot.limit),
+                Outcome::Scanned(records) => {
+                    verdicts.end_scan(&slot.known, records, slot.limit);
+                }
                 _ => {}
             }
         }

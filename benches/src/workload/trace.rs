@@ -29,6 +29,8 @@ struct Line {
     key: (usize, usize),
     value_bytes: u32,
     ttl_s: u32,
+    /// Number of its line in the file.
+    number: u32,
     kind: Kind,
 }
 
@@ -61,13 +63,13 @@ impl Trace {
             if line.is_empty() || line.starts_with('#') || line.starts_with("timestamp") {
                 continue;
             }
-            trace.add(&line).with_context(at)?;
+            trace.add(&line, number as u32 + 1).with_context(at)?;
         }
         ensure!(!trace.lines.is_empty(), "{name}: there is no operation in it");
         Ok(trace)
     }
 
-    fn add(&mut self, line: &str) -> Result<()> {
+    fn add(&mut self, line: &str, number: u32) -> Result<()> {
         // Keys may have commas in them.
         let (at_s, rest) = line.split_once(',').context("a trace has seven columns")?;
         let mut last: Vec<&str> = rest.rsplitn(FIELDS - 1, ',').collect();
@@ -76,12 +78,12 @@ impl Trace {
         let [key, key_bytes, value_bytes, _client, operation, ttl_s] = last[..] else {
             anyhow::bail!("a trace has seven columns");
         };
-        let number = |text: &str, what: &str| {
+        let whole = |text: &str, what: &str| {
             text.trim().parse::<u32>().with_context(|| format!("{what} `{text}`: a whole number"))
         };
         let at_s: f64 = at_s.trim().parse().context("the timestamp is not a number of seconds")?;
-        let key_bytes = number(key_bytes, "key size")? as usize;
-        let value_bytes = number(value_bytes, "value size")?;
+        let key_bytes = whole(key_bytes, "key size")? as usize;
+        let value_bytes = whole(value_bytes, "value size")?;
         ensure!(!key.is_empty() && key_bytes < 1 << 16, "a key has 1 to 65535 bytes");
         ensure!(value_bytes <= VALUE_MAX_BYTES, "a value has 256 MiB at most");
         ensure!(at_s.is_finite(), "the timestamp is not a number of seconds");
@@ -90,8 +92,8 @@ impl Trace {
         // Names are made anonymous, and shorter than they were.
         let padded = place + key_bytes.max(key.len());
         self.keys.resize(padded, b'_');
-        let (kind, ttl_s) = (kind(operation.trim())?, number(ttl_s, "ttl")?);
-        self.lines.push(Line { at_s, key: (place, padded), value_bytes, ttl_s, kind });
+        let (kind, ttl_s) = (kind(operation.trim())?, whole(ttl_s, "ttl")?);
+        self.lines.push(Line { at_s, key: (place, padded), value_bytes, ttl_s, number, kind });
         Ok(())
     }
 
@@ -143,6 +145,12 @@ impl Parts {
     #[must_use]
     pub fn value_max_bytes(&self) -> usize {
         self.trace.lines.iter().map(|line| line.value_bytes as usize).max().unwrap_or(0)
+    }
+
+    /// All keys, with the numbers of their lines in the file.
+    pub fn keys_by_line(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let key = |line: &Line| &self.trace.keys[line.key.0..line.key.1];
+        self.trace.lines.iter().map(move |line| (line.number, key(line)))
     }
 
     /// How many different keys.

@@ -46,14 +46,14 @@ impl Chooser {
         // there, so that inserts do not change which records are popular.
         loop {
             let number = match self {
-                Self::Uniform(uniform) => Some(uniform.next(random)),
-                Self::Scrambled(scrambled) => Some(scrambled.next(random)),
-                Self::Latest(latest) => Some(latest.next(random, end)),
-                Self::Hotspot(hotspot) => Some(hotspot.next(random)),
-                Self::Sequential(sequential) => Some(sequential.next()),
+                Self::Uniform(uniform) => uniform.next(random),
+                Self::Scrambled(scrambled) => scrambled.next(random),
+                Self::Latest(latest) => latest.next(random, end),
+                Self::Hotspot(hotspot) => hotspot.next(random),
+                Self::Sequential(sequential) => sequential.next(),
                 Self::Exponential(exponential) => exponential.next(random, end),
             };
-            if let Some(number) = number.filter(|number| *number < end) {
+            if number < end {
                 return number;
             }
         }
