@@ -39,6 +39,7 @@ mod spot;
 pub(crate) mod status;
 mod table;
 mod tables;
+mod time;
 mod words;
 
 use std::sync::Arc;

@@ -33,7 +33,6 @@ use super::spot::Spot;
 
 /// How often a write without room makes room before it is refused: others may take it.
 const ROOM_ATTEMPTS: usize = 8;
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// What is stored under a key, its value apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,11 +74,11 @@ pub struct Table {
     pub(super) cells: Cells,
     /// Which keys were used of late, if it evicts.
     pub(super) heat: TableHeat,
-    default_ttl_s: AtomicU32,
+    pub(super) default_ttl_s: AtomicU32,
     /// Entries may go when memory is full.
     evict: AtomicBool,
     /// The greatest version given so far.
-    greatest_version: AtomicU64,
+    pub(super) greatest_version: AtomicU64,
     pub(super) dropped: AtomicBool,
     /// An entry with an expiry was stored at some time.
     pub(super) expiring: AtomicBool,
@@ -565,44 +564,6 @@ impl Table {
 
     pub(super) fn release(&self, addr: LogAddr, header: &EntryHeader) {
         Log::release(&self.shared.pool, &self.account, addr, header.padded_bytes());
-    }
-
-    /// Whoever gives a version later gives a greater one.
-    pub(super) fn note_version(&self, version: u64) {
-        if version > self.greatest_version.load(Ordering::Relaxed) {
-            self.greatest_version.fetch_max(version, Ordering::Relaxed);
-        }
-    }
-
-    /// Greater than every version this table has given.
-    fn new_version(&self) -> u64 {
-        let now_ns = self.shared.clock.unix_ns();
-        let next = |greatest: u64| now_ns.max(greatest.saturating_add(1));
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        match self.greatest_version.fetch_update(set, fetch, |greatest| Some(next(greatest))) {
-            Ok(greatest) | Err(greatest) => next(greatest),
-        }
-    }
-
-    fn now_s(&self) -> u32 {
-        u32::try_from(self.shared.clock.unix_ns() / NS_PER_S).unwrap_or(u32::MAX)
-    }
-
-    pub(super) fn is_expired(&self, header: &EntryHeader) -> bool {
-        header.expiry_s != 0 && self.now_s() >= header.expiry_s
-    }
-
-    fn expiry_s(&self, ttl: Ttl) -> u32 {
-        let seconds = match ttl {
-            Ttl::Never => return 0,
-            Ttl::Seconds(seconds) => seconds,
-            Ttl::TableDefault => match self.default_ttl_s.load(Ordering::Relaxed) {
-                0 => return 0,
-                seconds => seconds,
-            },
-        };
-        // 0 would mean never.
-        self.now_s().saturating_add(seconds).max(1)
     }
 }
 
