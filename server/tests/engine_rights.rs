@@ -148,6 +148,12 @@ fn either_kind_fills_up_and_is_cleaned_while_the_other_keeps_its_own() {
         let keys = (0..).find(|&n| put(many, n, &[n as u8; 100]).is_err()).expect("finite");
         assert!(keys > 4_000, "{keys} keys of 150 bytes in 2 MiB");
         assert_eq!(put(many, keys, &[0; 100]), Err(ErrorCode::OutOfMemory));
+        // What is live in the log of a cas table is known in steps of 64 bytes only, so that of a
+        // full one the cleaner sees what is dead when a quarter is.
+        let deleted = |n: u32| filled_first == UpdateMode::Cas && n % 3 == 0;
+        for n in (0..keys).filter(|&n| deleted(n)) {
+            assert_eq!(many.delete(&key(n), Expect::Any), Ok(true));
+        }
         for round in 1..4_u8 {
             for n in (0..keys).filter(|n| n % 3 != 0) {
                 put(many, n, &[n as u8 ^ round; 100]).expect("no longer than before");
@@ -160,6 +166,10 @@ fn either_kind_fills_up_and_is_cleaned_while_the_other_keeps_its_own() {
         let reader = RawReader::open(&engine, many.name()).expect("in the catalog");
         for n in 0..keys {
             let round = if n % 3 != 0 { 3 } else { 0 };
+            if deleted(n) {
+                assert!(!matches!(reader.get(&key(n)), Raw::Hit(..)), "key {n}");
+                continue;
+            }
             assert_eq!(reader.value(&key(n)), [n as u8 ^ round; 100], "key {n}");
         }
         assert_sum(&engine, 2 << 20);
