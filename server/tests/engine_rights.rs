@@ -150,7 +150,7 @@ fn either_kind_fills_up_and_is_cleaned_while_the_other_keeps_its_own() {
         assert_eq!(put(many, keys, &[0; 100]), Err(ErrorCode::OutOfMemory));
         // What is live in the log of a cas table is known in steps of 64 bytes only, so that of a
         // full one the cleaner sees what is dead when a quarter is.
-        let deleted = |n: u32| filled_first == UpdateMode::Cas && n % 3 == 0;
+        let deleted = |n: u32| filled_first == UpdateMode::Cas && n.is_multiple_of(3);
         for n in (0..keys).filter(|&n| deleted(n)) {
             assert_eq!(many.delete(&key(n), Expect::Any), Ok(true));
         }
