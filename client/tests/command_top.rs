@@ -124,7 +124,7 @@ fn it_draws_and_q_ends_it() {
         "one-sided GETs",
         "server CPU",
         "live entries",
-        " 1 table ",
+        " 2 tables ",
         "q quits",
     ] {
         top.shows(part);

@@ -225,7 +225,7 @@ fn check_config_says_what_is_wrong_and_serves_nobody() {
     };
     let right = check("memory = \"2GiB\"\n");
     assert!(right.status.success());
-    assert!(String::from_utf8_lossy(&right.stdout).contains("right; 2GiB for 1 tables"));
+    assert!(String::from_utf8_lossy(&right.stdout).contains("right; 2GiB for 2 tables"));
     for (text, part) in [
         ("memmory = 1", "did you mean `memory`?"),
         ("log = \"a=b=c\"", "log filter"),
