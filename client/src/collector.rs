@@ -16,7 +16,7 @@ const TIMES: &str = "onesided_client_get_duration_seconds";
 const TIMES_HELP: &str = "Time of GETs, about one of 256 of them; buckets are powers of two.";
 
 /// Every metric but the histogram.
-const ROWS: [Row; 25] = [
+const ROWS: &[Row] = &[
     ("connected", "1 while there is a connection, else 0.", |s| f64::from(u8::from(s.connected))),
     ("gets_total", "GETs, each key of a batch counted.", |s| s.gets as f64),
     ("one_sided_hits_total", "GETs answered one-sidedly with a value.", |s| {
