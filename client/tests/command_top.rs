@@ -124,7 +124,7 @@ fn it_draws_and_q_ends_it() {
         "one-sided GETs",
         "server CPU",
         "live entries",
-        " 2 tables ",
+        " 2 tables, the largest first",
         "q quits",
     ] {
         top.shows(part);
