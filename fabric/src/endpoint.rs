@@ -159,10 +159,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     }
 
     /// The process that may write what it has mapped of this side's memory even after the
-    /// connection
-    /// has ended, if there is such a one.
-    fn peer_process(&self) -> Option<crate::process::PeerProcess> {
-        None
+    /// connection has ended, if there is such a one.
+    ///
+    /// # Errors
+    /// There may be one, and it cannot be watched.
+    fn peer_process(&self) -> std::io::Result<Option<crate::process::PeerProcess>> {
+        Ok(None)
     }
 
     /// Longest packets of the connection, where the device cuts it into packets and says how long

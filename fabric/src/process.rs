@@ -12,8 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Processes that it forked have what it had mapped, and are not known.
 pub struct PeerProcess {
     pid: i32,
-    /// `None`: the system does not let this process watch it.
-    pidfd: Option<OwnedFd>,
+    pidfd: OwnedFd,
 }
 
 impl fmt::Debug for PeerProcess {
@@ -23,15 +22,18 @@ impl fmt::Debug for PeerProcess {
 }
 
 impl PeerProcess {
-    /// Who connected this socket. `None` if the system does not say.
-    pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
-        let pid = rustix::net::sockopt::socket_peercred(socket).ok()?.pid;
-        Some(Self::watch(pid))
+    /// Who connected this socket.
+    ///
+    /// # Errors
+    /// It cannot be watched: it is in a container of its own, whose processes this one does not
+    /// see, or the system does not allow it.
+    pub(crate) fn of(socket: impl AsFd) -> std::io::Result<Self> {
+        Self::watch(rustix::net::sockopt::socket_peercred(socket)?.pid)
     }
 
-    fn watch(pid: Pid) -> Self {
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-        Self { pid: pid.as_raw_nonzero().get(), pidfd }
+    fn watch(pid: Pid) -> std::io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self { pid: pid.as_raw_nonzero().get(), pidfd })
     }
 
     /// Its number.
@@ -43,9 +45,8 @@ impl PeerProcess {
     /// Whether it has ended for certain.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return false };
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 1)
     }
 }
@@ -60,12 +61,13 @@ mod tests {
     fn a_process_is_known_to_have_ended_when_it_has() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
         let pid = Pid::from_child(&child);
-        let process = PeerProcess::watch(pid);
+        let process = PeerProcess::watch(pid).expect("a child");
         assert!(!process.has_ended());
         child.kill().expect("it is there");
         child.wait().expect("it ends");
         assert!(process.has_ended());
-        let me = PeerProcess::watch(rustix::process::getpid());
+        let me = PeerProcess::watch(rustix::process::getpid()).expect("this process");
         assert!(!me.has_ended());
+        assert!(PeerProcess::watch(pid).is_err(), "it was waited for: nobody is left to watch");
     }
 }

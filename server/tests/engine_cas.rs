@@ -5,6 +5,7 @@ mod engine_support;
 
 use std::sync::Arc;
 
+use engine_support::device::{Device, Fate};
 use engine_support::{Raw, RawReader, engine, small};
 use onesided_fabric::Memory;
 use onesided_protocol::LogAddr;
@@ -181,6 +182,40 @@ impl<'a> Writer<'a> {
     fn seal(self) {
         assert!(self.world.engine.seal(self.session, self.addr));
     }
+}
+
+/// A device that fails is no client that has broken a key.
+#[test]
+fn a_device_that_fails_loses_nothing() {
+    let world = World::new(small(16 << 20));
+    let device = Device::new();
+    world.engine.set_atomics(device.clone());
+    world.put(b"k", b"first");
+    let mut writer = Writer::new(&world, 1);
+    device.set(Fate::NotDone);
+    let put = || world.table.put(b"k", b"third", Expect::Any, Ttl::Never, 0);
+    assert_eq!(put().expect_err("it fails").code, ErrorCode::Internal);
+    let delete = world.table.delete(b"k", Expect::Any);
+    assert_eq!(delete.expect_err("it fails").code, ErrorCode::Internal);
+    assert_eq!(world.value(b"k").as_deref(), Some(&b"first"[..]));
+    // Linked by a client, and nobody can commit it.
+    writer.update(b"k", b"second", 2).expect("room");
+    for _ in 0..2 {
+        assert_eq!(world.value(b"k").as_deref(), Some(&b"second"[..]));
+        assert_eq!(put().expect_err("it fails").code, ErrorCode::Internal);
+    }
+    assert_eq!((world.broken(), world.engine.cas_status().finished_entries), (0, 0));
+    device.set(Fate::Done);
+    put().expect("it works again");
+    assert_eq!(world.value(b"k").as_deref(), Some(&b"third"[..]));
+    assert_eq!(world.engine.cas_status().finished_entries, 1);
+    // Done, and nobody was told.
+    device.set(Fate::Unheard);
+    assert_eq!(world.table.delete(b"k", Expect::Any), Ok(true));
+    assert_eq!(world.value(b"k"), None);
+    device.set(Fate::Done);
+    writer.seal();
+    assert_eq!(world.broken(), 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod engine_support;
 
 use std::sync::Arc;
 
+use engine_support::device::{Device, Fate};
 use engine_support::{engine, small};
 use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
@@ -70,6 +71,28 @@ fn a_counter_is_made_changed_read_and_ended() {
     assert_eq!((find(&table, "c"), text(&table, "c")), (None, None));
     assert_eq!(add(&table, "c", 1), Ok(0), "it counts from 0 again");
     assert_ne!(find(&table, "c").expect("there").0, cell, "in another cell");
+}
+
+#[test]
+fn what_ended_unheard_is_ended_once() {
+    let (engine, _) = engine(small(4 << 20));
+    let device = Device::new();
+    engine.set_atomics(device.clone());
+    let table = table(&engine, TableOptions::default());
+    for by_put in [false, true] {
+        assert_eq!(add(&table, "c", 5), Ok(0));
+        let (cell, _) = find(&table, "c").expect("there");
+        let end = || match by_put {
+            false => table.delete(b"c", Expect::Any).map(|_| ()),
+            true => table.put(b"c", b"text", Expect::Any, Ttl::Never, 0).map(|_| ()),
+        };
+        device.set(Fate::Unheard);
+        assert_eq!(end().expect_err("whether it ended is unknown").code, ErrorCode::Internal);
+        device.set(Fate::Done);
+        end().expect("it goes");
+        assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");
+        assert_eq!(table.delete(b"c", Expect::Any), Ok(by_put));
+    }
 }
 
 #[test]

@@ -37,8 +37,7 @@ pub(crate) enum Seen {
     /// It may be.
     Current(Current),
     /// As soon as it is committed. That is the business of who wrote it, and of the server: only
-    /// from
-    /// the slot on it is sure that what leads to an entry does.
+    /// from the slot on it is sure that what leads to an entry does.
     Pending,
     /// It was.
     Forwarded(u8, LogAddr),

@@ -1,6 +1,5 @@
 //! Where the entries are of keys that were updated lately: a bounded cache. What it says may be
-//! old;
-//! the compare-and-swap tells.
+//! old; the compare-and-swap tells.
 
 use std::sync::OnceLock;
 

@@ -14,8 +14,7 @@
 //! the moment of the update: that is waited for, once. Afterwards the new one is committed, by
 //! compare-and-swap again, since somebody else may have done so and replaced it. Whoever loses
 //! the first one follows what it brought to the newest entry, and tries again in the same place.
-//! All
-//! else, and whatever this cannot decide in some tries, is done by RPC: the server follows too.
+//! All else, and whatever this cannot decide in some tries, is done by RPC: the server follows too.
 
 mod entry;
 mod extents;

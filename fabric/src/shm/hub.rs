@@ -12,6 +12,7 @@ use super::bell::Bell;
 use super::link::{Drained, Link};
 use crate::endpoint::{AttachError, Caps, CompletionQueue, Endpoint, Wait};
 use crate::mem::AccessError;
+use crate::process::PeerProcess;
 use crate::work::{Completion, Outcome, PostError, RegionId, RemoteAddr, WorkRequest};
 
 /// Sessions of one listener.
@@ -219,8 +220,8 @@ impl Endpoint for ServerEndpoint {
         true
     }
 
-    fn peer_process(&self) -> Option<crate::process::PeerProcess> {
-        crate::process::PeerProcess::of(&self.0.socket)
+    fn peer_process(&self) -> std::io::Result<Option<PeerProcess>> {
+        PeerProcess::of(&self.0.socket).map(Some)
     }
 
     fn close(&self) {

@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the thread that waits polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
+/// How long nothing is tried after the device has failed: who asks holds up others meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The listener's side has nothing to do but at set-up.
 const IDLE: Duration = Duration::from_secs(60);
 /// Bytes of the listener's descriptor, at most.
@@ -60,7 +62,12 @@ impl Atomicity {
 /// A device's atomics on this process's own memory, one operation at a time.
 pub struct LoopbackAtomics {
     choice: Choice,
-    live: Mutex<Option<Live>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    live: Option<Live>,
+    failed_at: Option<Instant>,
 }
 
 impl fmt::Debug for LoopbackAtomics {
@@ -76,7 +83,8 @@ impl LoopbackAtomics {
     /// When it cannot be.
     pub fn start(choice: &Choice) -> Result<Self, AtomicsError> {
         let live = Live::start(choice)?;
-        Ok(Self { choice: choice.clone(), live: Mutex::new(Some(live)) })
+        let state = State { live: Some(live), failed_at: None };
+        Ok(Self { choice: choice.clone(), state: Mutex::new(state) })
     }
 
     fn run(
@@ -85,20 +93,32 @@ impl LoopbackAtomics {
         op: impl FnOnce(RemoteAddr) -> Opcode,
     ) -> Result<u64, AtomicsError> {
         check(word)?;
-        let mut place = self.live.lock();
-        if place.as_ref().is_some_and(|live| live.endpoint.is_closed()) {
-            *place = None;
+        let mut state = self.state.lock();
+        let done = state.live(&self.choice).and_then(|live| live.run(word, op));
+        if done.is_err() {
+            state.failed_at = Some(Instant::now());
         }
-        let live = match &mut *place {
-            Some(live) => live,
-            None => place.insert(Live::start(&self.choice)?),
-        };
-        let done = live.run(word, op);
         if matches!(done, Err(AtomicsError::Unknown(_))) {
             // It has ended: whatever was under way does nothing more.
-            *place = None;
+            state.live = None;
         }
         done
+    }
+}
+
+impl State {
+    /// The connection, made anew if it has ended.
+    fn live(&mut self, choice: &Choice) -> Result<&mut Live, AtomicsError> {
+        if self.live.as_ref().is_some_and(|live| live.endpoint.is_closed()) {
+            self.live = None;
+        }
+        match &mut self.live {
+            Some(live) => Ok(live),
+            None if self.failed_at.is_some_and(|at| at.elapsed() < PAUSE) => {
+                Err(AtomicsError::NotDone(format!("it failed within the last {PAUSE:?}")))
+            }
+            place => Ok(place.insert(Live::start(choice)?)),
+        }
     }
 }
 

@@ -90,7 +90,7 @@ impl Table {
         // Every look but the last ends in a split.
         for _ in 0..=2 * u32::from(DEPTH_MAX) {
             let mut found = self.find(key)?;
-            match self.drop_expired(&mut found, key) {
+            match self.drop_expired(&mut found, key)? {
                 Some(hit) if hit.header.is_counter() => return Ok(self.act(&hit, action)?),
                 Some(_) => {
                     let text = "the key has an ordinary value, and is no counter: delete it first";
@@ -197,9 +197,14 @@ impl Table {
         if self.is_cas() { Err(broken()) } else { Ok(cell) }
     }
 
-    /// The counter ends: no change of its number counts from now on. Its entry goes next.
+    /// The counter ends: no change of its number counts from now on. Its entry goes next. One that
+    /// has ended, whose entry could not go then, stays so: twice would make a number of it again.
     fn end_counter(&self, hit: &Hit) -> Result<(), RpcError> {
-        self.shared.fetch_add(self.cell_of(hit)?, DELETED).map(|_| ())
+        let cell = self.cell_of(hit)?;
+        match cell::number(self.shared.pool.at(cell).load()) {
+            Some(_) => self.shared.fetch_add(cell, DELETED).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// As [`Self::end_counter`], if the entry at `addr` is one of a counter, whose table goes.

@@ -25,6 +25,7 @@ use onesided_protocol::layout::entry::{
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::{Death, State};
+use onesided_protocol::rpc::RpcError;
 use onesided_protocol::rules::{Rule, holds};
 
 use super::Shared;
@@ -107,21 +108,23 @@ impl Pending<'_> {
 
     /// As [`Self::update`] and [`Self::relocate`], where clients may replace the old entry, too.
     /// `false`: one was faster, and nothing was changed.
-    #[must_use]
+    ///
+    /// # Errors
+    /// The device that changes such words failed; nothing was changed.
     pub(super) fn link(
         &self,
         shared: &Shared,
         old: LogAddr,
         slot: Spot<'_>,
         fingerprint: u16,
-    ) -> bool {
-        if !swap_committed(shared, old, State::forwarded(self.class, self.addr)) {
-            return false;
+    ) -> Result<bool, RpcError> {
+        let linked = swap_committed(shared, old, State::forwarded(self.class, self.addr))?;
+        if linked {
+            // Nobody replaces what is pending, so nobody else changes this word.
+            self.commit();
+            self.point(slot, fingerprint);
         }
-        // Nobody replaces what is pending, so nobody else changes this word.
-        self.commit();
-        self.point(slot, fingerprint);
-        true
+        Ok(linked)
     }
 
     fn commit(&self) {
@@ -185,35 +188,63 @@ pub(super) fn remove(old: Spot<'_>, slot: Spot<'_>, reason: Death) {
 
 /// As [`remove`], where clients may replace the old entry. `false`: one was faster, and nothing was
 /// changed.
-#[must_use]
-pub(super) fn remove_shared(shared: &Shared, old: LogAddr, slot: Spot<'_>, why: Death) -> bool {
-    let removed = swap_committed(shared, old, State::dead(why));
+///
+/// # Errors
+/// As of [`Pending::link`].
+pub(super) fn remove_shared(
+    shared: &Shared,
+    old: LogAddr,
+    slot: Spot<'_>,
+    why: Death,
+) -> Result<bool, RpcError> {
+    let removed = swap_committed(shared, old, State::dead(why))?;
     if removed {
         slot.store(Slot::EMPTY.0);
     }
-    removed
+    Ok(removed)
 }
 
-/// Replaces the state word of a committed entry.
-fn swap_committed(shared: &Shared, entry: LogAddr, new: u64) -> bool {
+/// Replaces the state word of a committed entry. `false`: it is another one by now.
+fn swap_committed(shared: &Shared, entry: LogAddr, new: u64) -> Result<bool, RpcError> {
     let word = shared.pool.at(entry).plus(STATE_OFFSET).load();
-    matches!(State::decode(word), State::Committed(_)) && shared.swap(entry, word, new)
+    match State::decode(word) {
+        State::Committed(_) => shared.swap(entry, word, new),
+        // It could not be finished when it was found.
+        State::Pending(sum) => finish(shared, entry, word, sum).map(|()| false),
+        _ => Ok(false),
+    }
 }
 
 /// Commits an entry that a client has linked, and whose state word says `pending`; unless that is
 /// done already, and more.
-pub(super) fn finish(shared: &Shared, entry: LogAddr, pending: u64, checksum: u64) {
+///
+/// # Errors
+/// As of [`Pending::link`].
+pub(super) fn finish(
+    shared: &Shared,
+    entry: LogAddr,
+    pending: u64,
+    checksum: u64,
+) -> Result<(), RpcError> {
     if holds(Rule::FinishByCas) {
-        shared.swap(entry, pending, State::committed(checksum));
-    } else {
-        shared.pool.at(entry).plus(STATE_OFFSET).store(State::committed(checksum));
+        return shared.swap(entry, pending, State::committed(checksum)).map(|_| ());
     }
+    shared.pool.at(entry).plus(STATE_OFFSET).store(State::committed(checksum));
+    Ok(())
 }
 
 const _: () = assert!(STATE_OFFSET == 0, "an entry's address is that of its state word");
 
 /// As [`kill`], if its state word is still this one.
-pub(super) fn kill_if(shared: &Shared, entry: LogAddr, word: u64, reason: Death) -> bool {
+///
+/// # Errors
+/// As of [`Pending::link`].
+pub(super) fn kill_if(
+    shared: &Shared,
+    entry: LogAddr,
+    word: u64,
+    reason: Death,
+) -> Result<bool, RpcError> {
     shared.swap(entry, word, State::dead(reason))
 }
 

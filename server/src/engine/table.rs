@@ -275,11 +275,11 @@ impl Table {
     pub fn delete(&self, key: &[u8], expect: Expect) -> Result<bool, RpcError> {
         for _ in 0..LOST_MAX {
             let mut found = self.find(key)?;
-            let live = self.drop_expired(&mut found, key);
+            let live = self.drop_expired(&mut found, key)?;
             check(expect, live.map(|hit| hit.header.version))?;
             let Some(hit) = live else { return Ok(false) };
             self.end_counter_if(&hit, true)?;
-            if self.remove(&mut found, hit, Death::Deleted) {
+            if self.remove(&mut found, hit, Death::Deleted)? {
                 self.end_counter_if(&hit, false)?;
                 return Ok(true);
             }
@@ -293,13 +293,13 @@ impl Table {
     /// `OutOfMemory`, `NoSuchTable`; nothing was changed.
     pub fn relocate(&self, key: &[u8]) -> Result<bool, RpcError> {
         let mut found = self.find(key)?;
-        let Some(hit) = self.drop_expired(&mut found, key) else { return Ok(false) };
+        let Some(hit) = self.drop_expired(&mut found, key)? else { return Ok(false) };
         let mut value = Vec::new();
         let at = self.shared.pool.at(hit.addr);
         read_value(at, &hit.header, &mut value);
         let fresh = self.append_entry(&self.log, Need::Replace, hit.header, key, &value)?;
         if self.is_cas() {
-            return Ok(self.link(&found, hit, &fresh));
+            return self.link(&found, hit, &fresh);
         }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.relocate(at, slot, found.hash.fingerprint());
@@ -346,7 +346,7 @@ impl Table {
         let (mut splits, mut lost) = (0, 0);
         while splits <= 2 * u32::from(DEPTH_MAX) {
             let mut found = self.find(key)?;
-            let live = self.drop_expired(&mut found, key);
+            let live = self.drop_expired(&mut found, key)?;
             let at = live.map(|hit| self.shared.pool.at(hit.addr));
             let Some(decision) = change.decide(live.map(|hit| hit.header), at)? else {
                 return Ok(None);
@@ -392,7 +392,7 @@ impl Table {
             .map_err(|error| Refused { error, wanted })?;
         self.note_version(header.version);
         if self.is_cas() {
-            return Ok(self.link(found, hit, &fresh).then_some(header.version));
+            return Ok(self.link(found, hit, &fresh)?.then_some(header.version));
         }
         if let Err(error) = self.end_counter_if(&hit, true) {
             self.give_up(&fresh, &header);
@@ -532,24 +532,28 @@ impl Table {
     }
 
     /// The key's entry, unless it has expired: then it is removed.
-    pub(super) fn drop_expired(&self, found: &mut Found<'_>, key: &[u8]) -> Option<Hit> {
+    pub(super) fn drop_expired(
+        &self,
+        found: &mut Found<'_>,
+        key: &[u8],
+    ) -> Result<Option<Hit>, RpcError> {
         for _ in 0..LOST_MAX {
-            let hit = found.probe.hit?;
+            let Some(hit) = found.probe.hit else { return Ok(None) };
             if !self.is_expired(&hit.header) {
-                return Some(hit);
+                return Ok(Some(hit));
             }
-            if self.remove(found, hit, Death::Expired) {
+            if self.remove(found, hit, Death::Expired)? {
                 self.expired.fetch_add(1, Ordering::Relaxed);
-                return None;
+                return Ok(None);
             }
             self.follow(found, key);
         }
         // Somebody updates it all the time.
-        found.probe.hit
+        Ok(found.probe.hit)
     }
 
     /// `false`: a client has replaced its entry meanwhile.
-    fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) -> bool {
+    fn remove(&self, found: &mut Found<'_>, hit: Hit, reason: Death) -> Result<bool, RpcError> {
         if self.is_cas() {
             return self.unlink(found, hit, reason);
         }
@@ -559,7 +563,7 @@ impl Table {
         self.forget(at, &hit.header);
         found.gone(hit);
         self.release(hit.addr, &hit.header);
-        true
+        Ok(true)
     }
 
     pub(super) fn release(&self, addr: LogAddr, header: &EntryHeader) {

@@ -47,11 +47,15 @@ impl Shared {
 
     /// As [`Self::compare_swap`]; whether it took effect. `new` is no word that anybody else would
     /// put there.
-    pub(super) fn swap(&self, addr: LogAddr, expected: u64, new: u64) -> bool {
+    ///
+    /// # Errors
+    /// As [`Self::compare_swap`]: nothing was changed.
+    pub(super) fn swap(&self, addr: LogAddr, expected: u64, new: u64) -> Result<bool, RpcError> {
         match self.compare_swap(addr, expected, new) {
-            Ok(found) => found == expected,
+            Ok(found) => Ok(found == expected),
             // The device failed: what it was told before is done or never will be.
-            Err(_) => self.pool.at(addr).load() == new,
+            Err(_) if self.pool.at(addr).load() == new => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -59,7 +63,6 @@ impl Shared {
     ///
     /// # Errors
     /// As [`Self::compare_swap`].
-    #[allow(dead_code, reason = "what counters are built on")]
     pub(super) fn fetch_add(&self, addr: LogAddr, add: u64) -> Result<u64, RpcError> {
         let atomics = Arc::clone(&self.words.0.read());
         atomics.fetch_add(self.word(addr), add).map_err(|error| failed(&error))

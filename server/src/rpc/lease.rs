@@ -13,7 +13,14 @@ impl Call<'_> {
         match *op {
             Op::Lease { len_bytes } => {
                 // Before it can write: who is waited for when the session ends.
-                session.note_writer(self.peer.endpoint.peer_process());
+                let process = self.peer.endpoint.peer_process().map_err(|error| {
+                    let text = format!(
+                        "no leases for this client: the server cannot watch its process ({error}), \
+                         and would not know when it has ended; its updates go by RPC"
+                    );
+                    RpcError::new(ErrorCode::BadOption, text)
+                })?;
+                session.note_writer(process);
                 let (addr, len_bytes) = engine.lease(session.id, self.table, len_bytes as usize)?;
                 Ok(Reply::Leased { addr: addr.get(), len_bytes: len_bytes as u32 })
             }

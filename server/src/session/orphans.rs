@@ -15,9 +15,8 @@ pub(super) struct Orphans {
 
 impl Sessions {
     /// The session is over and its endpoints are closed. Over RDMA nobody can write then what it
-    /// had
-    /// leased; what a process has mapped it can write until it ends, unless it said that it does
-    /// not.
+    /// had leased; what a process has mapped it can write until it ends, unless it said that it
+    /// does not.
     pub(super) fn take_back(&self, session: &Arc<Session>, why: Ended) {
         let engine = &session.tenant.engine;
         if !engine.has_leases(session.id) {

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test uses a part of it")]
 
+pub(crate) mod device;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -15,13 +15,20 @@ pub(in crate::engine) const LOST_MAX: usize = 4_096;
 
 impl Table {
     /// Makes a fresh entry the successor of the key's newest one, and the slot point at it.
-    /// `false`:
-    /// a client was faster; the fresh one is given back.
-    pub(in crate::engine) fn link(&self, found: &Found<'_>, hit: Hit, fresh: &Fresh<'_>) -> bool {
+    /// `false`: a client was faster. If it is not made so, the fresh one is given back.
+    ///
+    /// # Errors
+    /// `Internal`: the device that changes such words failed; nothing was changed.
+    pub(in crate::engine) fn link(
+        &self,
+        found: &Found<'_>,
+        hit: Hit,
+        fresh: &Fresh<'_>,
+    ) -> Result<bool, RpcError> {
         let at = found.base.plus(hit.slot_bytes);
         let old = Slot(at.load());
         let linked = fresh.pending.link(&self.shared, hit.addr, at, found.fingerprint());
-        if linked {
+        if let Ok(true) = linked {
             self.recount(fresh);
             self.release_slot(old);
         } else {
@@ -44,7 +51,8 @@ impl Table {
         let Some(addr) = slot.addr() else { return };
         let at = self.shared.pool.at(addr);
         for _ in 0..LOST_MAX {
-            if publish::kill_if(&self.shared, addr, at.load(), Death::Relocated) {
+            // A device that failed, and with it all who could read what it does not kill.
+            if publish::kill_if(&self.shared, addr, at.load(), Death::Relocated).unwrap_or(true) {
                 break;
             }
         }
@@ -52,18 +60,26 @@ impl Table {
     }
 
     /// Removes the key's newest entry. `false`: a client was faster.
-    pub(in crate::engine) fn unlink(&self, found: &mut Found<'_>, hit: Hit, why: Death) -> bool {
+    ///
+    /// # Errors
+    /// As of [`Self::link`].
+    pub(in crate::engine) fn unlink(
+        &self,
+        found: &mut Found<'_>,
+        hit: Hit,
+        why: Death,
+    ) -> Result<bool, RpcError> {
         let slot = found.base.plus(hit.slot_bytes);
         let old = Slot(slot.load());
-        if !publish::remove_shared(&self.shared, hit.addr, slot, why) {
+        if !publish::remove_shared(&self.shared, hit.addr, slot, why)? {
             count(&self.shared.cas.counts.lost);
-            return false;
+            return Ok(false);
         }
         // Clients give versions, too; one that comes back must have a greater one.
         self.note_version(hit.header.version);
         found.gone(hit);
         self.release_slot(old);
-        true
+        Ok(true)
     }
 }
 

@@ -102,13 +102,12 @@ impl Leases {
 
 impl Engine {
     /// Room of about `wanted_bytes`, all zeros, in the log of a table of mode `cas`, which a
-    /// session
-    /// may write entries into until it says [`Self::seal`].
+    /// session may write entries into until it says [`Self::seal`]. One call of a session at a
+    /// time.
     ///
     /// # Errors
     /// `NoSuchTable`, `BadOption` for a table of another mode, `TooLarge` if the session has as
-    /// many
-    /// as it may, `OutOfMemory`.
+    /// many as it may, `OutOfMemory`.
     pub fn lease(
         &self,
         session: u64,

@@ -22,9 +22,8 @@
 //!
 //! **Nothing that clients write is believed.** An address is followed only into a log segment of
 //! this very table, an entry must end inside it, have the key, a greater version than the one
-//! before,
-//! and the checksum that its state word says. What does not prove itself is gone: the key is
-//! removed and counted, as a client of this tenant has broken it.
+//! before, and the checksum that its state word says. What does not prove itself is gone: the key
+//! is removed and counted, as a client of this tenant has broken it.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,17 +131,20 @@ impl Table {
         }
     }
 
-    /// The last entry of the chain that begins at the slot of `hit`, committed. `None`: what a
-    /// client wrote leads nowhere.
+    /// The last entry of the chain that begins at the slot of `hit`, committed; or pending, if the
+    /// device that commits it failed: its value counts all the same. `None`: what a client wrote
+    /// leads nowhere.
     fn newest(&self, hit: Hit, key: &[u8]) -> Option<Hit> {
         let mut at = Hit { header: self.entry_at(hit.addr, key)?, ..hit };
         for _ in 0..STEPS_MAX {
             let word = self.shared.pool.at(at.addr).load();
             match State::decode(word) {
                 State::Committed(sum) => return self.proves(&at, sum).then_some(at),
-                // Something forwards to it: the update has taken effect.
-                State::Pending(sum) if at.addr != hit.addr && self.proves(&at, sum) => {
-                    publish::finish(&self.shared, at.addr, word, sum);
+                // Something leads to it: the update has taken effect.
+                State::Pending(sum) if self.proves(&at, sum) => {
+                    if publish::finish(&self.shared, at.addr, word, sum).is_err() {
+                        return Some(at);
+                    }
                     count(&self.shared.cas.counts.finished);
                 }
                 State::Forwarded(_, Some(addr)) => {

@@ -109,13 +109,13 @@ impl Table {
         for _ in 0..LOST_MAX {
             // No such table any more: nothing of it is live.
             let Ok(mut found) = self.find(key) else { return Ok(()) };
-            let Some(hit) = self.drop_expired(&mut found, key) else { return Ok(()) };
+            let Some(hit) = self.drop_expired(&mut found, key)? else { return Ok(()) };
             if stretch.place_of(hit.addr).is_none() {
                 return Ok(());
             }
             read_value(self.shared.pool.at(hit.addr), &hit.header, value);
             let fresh = self.append_entry(&self.kept, Need::Clean, hit.header, key, value)?;
-            if self.link(&found, hit, &fresh) {
+            if self.link(&found, hit, &fresh)? {
                 count(&counts.moved_entries, 1);
                 count(&counts.moved_bytes, hit.header.padded_bytes() as u64);
                 return Ok(());
@@ -128,7 +128,7 @@ impl Table {
     pub(in crate::engine) fn expire_shared(&self, segment: &Segment) -> usize {
         let is_over = |key: &Vec<u8>| {
             let Ok(mut found) = self.find(key) else { return false };
-            found.probe.hit.is_some() && self.drop_expired(&mut found, key).is_none()
+            found.probe.hit.is_some() && matches!(self.drop_expired(&mut found, key), Ok(None))
         };
         self.seemingly_expired(segment).iter().filter(|&key| is_over(key)).count()
     }
