@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
-use onesided_fabric::{Buffer, FabricKind, Line};
-use onesided_protocol::control::{FabricName, Retired, TableInfo, ToClient, ToServer};
+use onesided_fabric::{Buffer, Line};
+use onesided_protocol::control::{Retired, TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 
 use thread_local::ThreadLocal;
@@ -72,12 +72,7 @@ impl OpenTable {
     /// that it uses.
     #[inline]
     pub(crate) fn updates_one_sidedly(&self) -> bool {
-        matches!(
-            (self.info.updates_over, self.connection.caps().kind),
-            (Some(FabricName::Shm), FabricKind::Shm)
-                | (Some(FabricName::Verbs), FabricKind::Verbs)
-                | (Some(_), FabricKind::Sim)
-        )
+        update::may_update(&self.connection, &self.info)
     }
 
     /// One GET of so many is told to the server; 0 = none.

@@ -12,13 +12,7 @@ use children::{stat, until};
 use onesided::{Error, Expect, FabricChoice, PutOptions, TableOptions, Ttl, UpdateMode, blocking};
 use onesided_server::{Server, ServerConfig};
 
-const CAS: TableOptions = TableOptions {
-    default_ttl_s: 0,
-    quota_bytes: 0,
-    evict: false,
-    ordered: false,
-    update: UpdateMode::Cas,
-};
+const CAS: TableOptions = TableOptions { update: UpdateMode::Cas, ..TableOptions::DEFAULT };
 
 fn server() -> Server {
     let config = ServerConfig {

@@ -4,18 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use onesided::blocking::{Client, Table};
-use onesided::{Error, FabricChoice, KeyRange, PutOptions, TableOptions, Ttl, UpdateMode, Value};
+use onesided::{Error, FabricChoice, KeyRange, PutOptions, TableOptions, Ttl, Value};
 use onesided_server::{Server, ServerConfig};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const ORDERED: TableOptions = TableOptions {
-    default_ttl_s: 0,
-    quota_bytes: 0,
-    evict: false,
-    ordered: true,
-    update: UpdateMode::Rpc,
-};
+const ORDERED: TableOptions = TableOptions { ordered: true, ..TableOptions::DEFAULT };
 
 fn server(memory_bytes: usize) -> Server {
     let config = ServerConfig {

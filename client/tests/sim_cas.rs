@@ -80,8 +80,7 @@ fn is_noticed(rule: Rule) {
 }
 
 /// One key, one client that updates it and dies after so many steps of the network, others that
-/// read
-/// and update it. `true`: the update was over before.
+/// read and update it. `true`: the update was over before.
 fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
     let plan = Plan {
         keys: 1,

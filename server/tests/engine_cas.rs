@@ -20,13 +20,7 @@ use onesided_server::engine::{Cleaning, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const CAS: TableOptions = TableOptions {
-    default_ttl_s: 0,
-    quota_bytes: 0,
-    evict: false,
-    ordered: false,
-    update: UpdateMode::Cas,
-};
+const CAS: TableOptions = TableOptions { update: UpdateMode::Cas, ..TableOptions::DEFAULT };
 
 struct World {
     engine: Arc<Engine>,

@@ -12,18 +12,12 @@ use std::time::{Duration, Instant};
 use engine_support::{engine, small};
 use onesided_fabric::Memory;
 use onesided_fabric::mem::StoreHook;
-use onesided_protocol::control::{TableOptions, UpdateMode};
+use onesided_protocol::control::TableOptions;
 use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
 use onesided_server::engine::{Acknowledged, Cleaning, Engine, EngineConfig, ScanRange, Table};
 use proptest::prelude::*;
 
-const ORDERED: TableOptions = TableOptions {
-    default_ttl_s: 0,
-    quota_bytes: 0,
-    evict: false,
-    ordered: true,
-    update: UpdateMode::Rpc,
-};
+const ORDERED: TableOptions = TableOptions { ordered: true, ..TableOptions::DEFAULT };
 const ALL: ScanRange<'static> = ScanRange { from: b"", after: false, prefix_len: 0 };
 
 fn table(engine: &Arc<Engine>, options: TableOptions) -> Arc<Table> {
@@ -239,7 +233,7 @@ fn scans_beside_writers_and_cleaning_meet_every_key_that_stays() {
                     if done.load(Ordering::Relaxed) {
                         break;
                     }
-                    let n = (turn * 7_919 + thread * 31) % STAYING;
+                    let n = (turn % STAYING * 7_919 + thread * 31) % STAYING;
                     put(table, &key(n * 2), &[turn as u8; 300]);
                     put(table, &key(n * 2 + 1), &[turn as u8; 100]);
                     table.delete(&key(n * 2 + 1), Expect::Any).expect("delete");

@@ -14,13 +14,7 @@ use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
 use onesided_server::engine::{Engine, EngineConfig, Table};
 use zerocopy::FromBytes;
 
-const CAS: TableOptions = TableOptions {
-    default_ttl_s: 0,
-    quota_bytes: 0,
-    evict: false,
-    ordered: false,
-    update: UpdateMode::Cas,
-};
+const CAS: TableOptions = TableOptions { update: UpdateMode::Cas, ..TableOptions::DEFAULT };
 
 fn table(engine: &Engine, name: &str, options: TableOptions) -> Arc<Table> {
     let info = engine.create_table(name, options).expect("table");

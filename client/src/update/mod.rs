@@ -24,7 +24,8 @@ mod posted;
 
 use std::sync::Arc;
 
-use onesided_protocol::control::{TableInfo, UpdateMode};
+use onesided_fabric::FabricKind;
+use onesided_protocol::control::{FabricName, TableInfo, UpdateMode};
 use onesided_protocol::rpc::{Expect, Op, Ttl};
 
 use crate::core::Connection;
@@ -58,26 +59,21 @@ impl Updates {
         info: &TableInfo,
         before: Option<Arc<Extents>>,
     ) -> Option<Self> {
-        let caps = connection.caps();
-        let may = caps.one_sided && updates_over(connection, info);
-        (may && info.options.update == UpdateMode::Cas).then(|| Self {
-            known: Known::new(info.hash_seed),
-            extents: before.unwrap_or_default(),
-        })
+        let may = may_update(connection, info) && info.options.update == UpdateMode::Cas;
+        may.then(|| Self { known: Known::new(info.hash_seed), extents: before.unwrap_or_default() })
     }
 }
 
-/// Whether the session may update over the connection's fabric. The simulation's is any.
-fn updates_over(connection: &Connection, info: &TableInfo) -> bool {
-    use onesided_fabric::FabricKind;
-    use onesided_protocol::control::FabricName;
-    let fabric = match connection.caps().kind {
-        FabricKind::Shm => FabricName::Shm,
-        FabricKind::Verbs => FabricName::Verbs,
-        FabricKind::Tcp => FabricName::Tcp,
-        FabricKind::Sim => return true,
-    };
-    info.updates_over == Some(fabric)
+/// Whether the session may change words of the table over the connection's fabric: those of
+/// entries, and of counters. The simulation is whichever fabric the server names.
+#[inline]
+pub(crate) fn may_update(connection: &Connection, info: &TableInfo) -> bool {
+    matches!(
+        (info.updates_over, connection.caps().kind),
+        (Some(FabricName::Shm), FabricKind::Shm)
+            | (Some(FabricName::Verbs), FabricKind::Verbs)
+            | (Some(_), FabricKind::Sim)
+    )
 }
 
 /// A PUT that may go one-sidedly.

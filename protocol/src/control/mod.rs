@@ -302,7 +302,7 @@ impl ReadCounts {
 }
 
 /// What can be set for a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableOptions {
     /// Seconds; 0 = values live for ever unless said otherwise.
     pub default_ttl_s: u32,
@@ -317,7 +317,22 @@ pub struct TableOptions {
     pub update: UpdateMode,
 }
 
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl TableOptions {
+    /// What a table has where nothing else is said.
+    pub const DEFAULT: Self = Self {
+        default_ttl_s: 0,
+        quota_bytes: 0,
+        evict: false,
+        ordered: false,
+        update: UpdateMode::Rpc,
+    };
+
     /// Why no table can have these options together, if none can.
     #[must_use]
     pub fn contradiction(&self) -> Option<&'static str> {

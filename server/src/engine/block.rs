@@ -136,8 +136,7 @@ impl Block {
     }
 
     /// Counts more bytes as live, unless it is free, or already full of what cannot be. From then
-    /// on
-    /// it is not free until they are taken off.
+    /// on it is not free until they are taken off.
     #[must_use]
     pub(super) fn count(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;

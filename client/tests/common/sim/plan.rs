@@ -98,8 +98,7 @@ impl Default for Weights {
 
 impl Plan {
     /// As [`Self::of`], with clients that update entries themselves. What they store lives for
-    /// ever,
-    /// as the simulation learns of expiries from requests; others give them less.
+    /// ever, as the simulation learns of expiries from requests; others give them less.
     pub fn cas_of(seed: u64) -> Self {
         let plan = Self::of(seed);
         let weights = Weights { put: 30, put_short_lived: 0, touch: 3, ..plan.weights };
