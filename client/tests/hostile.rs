@@ -146,7 +146,7 @@ fn go_mad(addr: SocketAddr, seed: u64) {
         let mut junk = vec![0; random.random_range(1..500)];
         random.fill_bytes(&mut junk);
         // Only kinds that do not exist: what is well formed is allowed.
-        junk[0] = random.random_range(11..=255);
+        junk[0] = random.random_range(13..=255);
         let len = if round % 2 == 0 { 1 << 31 } else { junk.len() as u32 };
         let _closed = control.write_all(&[&len.to_le_bytes()[..], &junk].concat());
         if round == 8 {

@@ -199,7 +199,8 @@ fn beside_eviction_scans_are_in_order_and_whole() {
                 if done.load(Ordering::Relaxed) && n > 30_000 {
                     break;
                 }
-                let stored = table.put(format!("{:08}", n * 7_919 % 1_000_003), value(n, 700));
+                let stored =
+                    table.put(format!("{:08}", u64::from(n) * 7_919 % 1_000_003), value(n, 700));
                 stored.unwrap_or_else(|error| panic!("{n}: {error}"));
             }
         });
