@@ -205,6 +205,13 @@ pub trait CompletionQueue: Send + Sync {
 
     /// Ends the current or the next wait.
     fn wake(&self);
+
+    /// [`Self::wait`] and [`Self::poll`] in one, for a thread that nothing can help but what the
+    /// peer sends: it lasts until something comes, the endpoint ends, or some ten milliseconds are
+    /// over; [`Self::wake`] does not end it. `None`: nothing was done, wait and poll instead.
+    fn receive(&self, _out: &mut Vec<Completion>, _max: usize) -> Option<usize> {
+        None
+    }
 }
 
 /// How a [`CompletionQueue::wait`] ended.

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `setup` | sockets become endpoints |
 //! | `link` | one endpoint: what waits to be written |
-//! | `queue` | the completion queue: epoll, reading, waking |
+//! | `queue` | the completion queue: epoll, waking |
+//! | `receive` | reading |
 //! | `frames` | bytes become messages, bounded |
 //!
 //! Lock order: a link's `out` or `recv`, then the queue's `ready`. None is held across a read or
@@ -18,6 +19,7 @@
 mod frames;
 mod link;
 mod queue;
+mod receive;
 mod setup;
 
 pub use setup::{Acceptor, connect};

@@ -348,7 +348,9 @@ impl Waiter<'_> {
             if by.is_over() {
                 return Poll::Ready(Err(CallError::TimedOut { sent: self.unposted == 0 }));
             }
-            if !self.counted && !driver::is_driver() {
+            if driver::is_driver() {
+                driver::await_answer();
+            } else if !self.counted {
                 self.counted = true;
                 if connection.waiting.fetch_add(1, Ordering::AcqRel) == 0 {
                     connection.shared.ticker.kick();

@@ -351,8 +351,12 @@ impl Connection {
     }
 
     fn dispatch_with(&self, dispatch: &mut Dispatch) -> usize {
+        let taken = self.cq.poll(&mut dispatch.completions, POLL_MAX);
+        self.complete_taken(dispatch, taken)
+    }
+
+    fn complete_taken(&self, dispatch: &mut Dispatch, taken: usize) -> usize {
         let Dispatch { completions, polled } = dispatch;
-        let taken = self.cq.poll(completions, POLL_MAX);
         for completion in completions.drain(..) {
             if let Some(id) = polled.slot_of(completion.id) {
                 self.complete(Completion { id, ..completion });
@@ -434,20 +438,43 @@ impl Connection {
         self.pending.wake_expired(now);
     }
 
+    /// As [`Self::drive`], for a thread that waits for an answer and that nothing else can help.
+    /// Whoever completes something holds the dispatcher's lock: here nobody can have done so
+    /// unnoticed. `false`: it cannot be.
+    pub(super) fn receive(&self, cancelled: impl Fn() -> bool) -> bool {
+        if self.caps.kind != FabricKind::Tcp {
+            return false;
+        }
+        let Some(mut dispatch) = self.queue.try_lock() else { return false };
+        if cancelled() {
+            return true;
+        }
+        let Some(taken) = self.cq.receive(&mut dispatch.completions, POLL_MAX) else {
+            return false;
+        };
+        self.complete_taken(&mut dispatch, taken);
+        true
+    }
+
     /// Sleeps until something completes (or `timeout`, or `cancelled` before), and dispatches.
     pub(crate) fn drive(&self, timeout: Duration, cancelled: impl Fn() -> bool) {
         let me = std::thread::current();
         let id = me.id();
         // Registered before waiting: whoever leaves the queue meanwhile hands over to us.
         self.drivers.lock().push(me);
+        let mut waited = Wait::Ready;
         if !cancelled() && self.is_alive() {
-            match self.cq.wait(timeout) {
-                Wait::Busy => std::thread::park_timeout(timeout.min(BUSY_SLEEP)),
-                Wait::Ready | Wait::TimedOut => {}
+            waited = self.cq.wait(timeout);
+            if waited == Wait::Busy {
+                std::thread::park_timeout(timeout.min(BUSY_SLEEP));
             }
         }
         self.drivers.lock().retain(|driver| driver.id() != id);
-        self.dispatch_all();
+        match waited {
+            // Who waits dispatches, too, and may hold the lock while it sleeps.
+            Wait::Busy => _ = self.dispatch(),
+            Wait::Ready | Wait::TimedOut => self.dispatch_all(),
+        }
     }
 
     /// A driver that needs no more completions lets another one wait on the queue.

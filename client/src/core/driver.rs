@@ -16,11 +16,18 @@ use super::time::TICK;
 
 thread_local! {
     static DRIVING: Cell<bool> = const { Cell::new(false) };
+    /// What the future of this thread waits for is an answer, and nothing else.
+    static AWAITS_ANSWER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread drives the completion queue while it waits, and looks at the time itself.
 pub(crate) fn is_driver() -> bool {
     DRIVING.get()
+}
+
+/// The future that this thread drives waits for an answer on the connection that it was given.
+pub(super) fn await_answer() {
+    AWAITS_ANSWER.set(true);
 }
 
 struct Parker {
@@ -71,8 +78,10 @@ pub(crate) fn block_on<F: Future>(
     });
     let waker = Waker::from(Arc::clone(&parker));
     let mut cx = Context::from_waker(&waker);
+    let is_notified = || parker.notified.load(Ordering::Acquire);
     let mut has_waited = None;
     let output = loop {
+        AWAITS_ANSWER.set(false);
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             break output;
         }
@@ -80,9 +89,12 @@ pub(crate) fn block_on<F: Future>(
             continue;
         }
         match connection().filter(|connection| connection.is_alive()) {
+            Some(connection) if AWAITS_ANSWER.get() && connection.receive(is_notified) => {
+                has_waited = Some(connection);
+            }
             Some(connection) => {
                 *parker.waits_on.lock() = Some(Arc::clone(&connection));
-                connection.drive(TICK, || parker.notified.load(Ordering::Acquire));
+                connection.drive(TICK, is_notified);
                 *parker.waits_on.lock() = None;
                 has_waited = Some(connection);
             }

@@ -1,12 +1,13 @@
 //! One endpoint: what waits to be written, and how it ends.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::frames::{self, Assembler, HEADER_BYTES};
 use super::queue::Hub;
@@ -126,6 +127,11 @@ impl Link {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Whether something waits until the socket takes bytes again.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.out.lock().armed
+    }
+
     pub(super) fn post(
         self: &Arc<Self>,
         hub: &Hub,
@@ -175,7 +181,8 @@ impl Link {
     pub(super) fn flush(self: &Arc<Self>, hub: &Hub) {
         for _ in 0..FLUSH_ROUNDS {
             let Some((flight, at)) = self.out.lock().begin() else { return };
-            let written = (&self.stream).write(&flight[at..]);
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let written = rustix::net::send(&self.stream, &flight[at..], flags);
             if !self.wrote(hub, flight, at, written) {
                 return;
             }
@@ -190,7 +197,7 @@ impl Link {
         hub: &Hub,
         flight: Vec<u8>,
         at: usize,
-        written: std::io::Result<usize>,
+        written: rustix::io::Result<usize>,
     ) -> bool {
         let mut out = self.out.lock();
         out.busy = false;
@@ -199,7 +206,7 @@ impl Link {
         }
         let n = match written {
             Ok(n) if n > 0 => n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => 0,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
             Ok(_) | Err(_) => {
                 out.broken = true;
                 return false;

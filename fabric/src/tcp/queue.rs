@@ -1,7 +1,6 @@
 //! The completion queue of any number of sockets: epoll, reading, waking.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -16,7 +15,7 @@ use super::frames::Budget;
 use super::link::Link;
 use crate::buffer::BufferPool;
 use crate::endpoint::{CompletionQueue, Wait};
-use crate::work::{Completion, Outcome};
+use crate::work::Completion;
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 256 << 10;
@@ -25,7 +24,6 @@ const EVENTS: usize = 256;
 /// The same where there is one, and the bell.
 const SOLO_EVENTS: usize = 2;
 const WAKE: u64 = u64::MAX;
-const ENDS: EventFlags = EventFlags::IN.union(EventFlags::HUP).union(EventFlags::ERR);
 
 /// A completion, and whose count of unpolled ones it is in.
 pub(super) struct Pending {
@@ -34,17 +32,24 @@ pub(super) struct Pending {
 }
 
 /// What only the polling thread needs.
-struct Poller {
-    scratch: Vec<u8>,
+pub(super) struct Poller {
+    pub(super) scratch: Vec<u8>,
     /// Bytes of `scratch` that were read and not yet taken apart.
-    cursor: Option<Cursor>,
+    pub(super) cursor: Option<Cursor>,
     events: Vec<(u64, EventFlags)>,
 }
 
-struct Cursor {
-    link: Arc<Link>,
-    at: usize,
-    end: usize,
+impl Poller {
+    /// Whether a poll would find something without asking the system.
+    pub(super) fn has_work(&self) -> bool {
+        self.cursor.is_some() || !self.events.is_empty()
+    }
+}
+
+pub(super) struct Cursor {
+    pub(super) link: Arc<Link>,
+    pub(super) at: usize,
+    pub(super) end: usize,
 }
 
 /// Open endpoints by slot; a token is the slot and how often it was used before.
@@ -67,14 +72,14 @@ pub(super) struct Hub {
     pub(super) budget: Budget,
     /// One endpoint, written at once when posted to, and read without asking epoll first.
     pub(super) solo: bool,
-    pool: BufferPool,
+    pub(super) pool: BufferPool,
     epoll: OwnedFd,
     wake: OwnedFd,
     slots: Mutex<Slots>,
     ready: Mutex<VecDeque<Pending>>,
     dirty: Mutex<Vec<Arc<Link>>>,
-    poller: Mutex<Poller>,
-    waiting: AtomicBool,
+    pub(super) poller: Mutex<Poller>,
+    pub(super) waiting: AtomicBool,
     woken: AtomicBool,
     stopped: AtomicBool,
 }
@@ -218,7 +223,7 @@ impl Hub {
         }
     }
 
-    fn flush_dirty(&self) {
+    pub(super) fn flush_dirty(&self) {
         let mut rounds = self.dirty.lock().len();
         while rounds > 0 {
             let Some(link) = self.dirty.lock().pop() else { return };
@@ -277,55 +282,6 @@ impl Hub {
         n > 0
     }
 
-    fn serve(&self, poller: &mut Poller, token: u64, flags: EventFlags) {
-        // The bell is nobody's token: only sleepers care for it.
-        let Some(link) = self.slots.lock().get(token) else { return };
-        if flags.contains(EventFlags::OUT) {
-            link.flush(self);
-        }
-        if !flags.intersects(ENDS) {
-            return;
-        }
-        match (&link.stream).read(&mut poller.scratch) {
-            Ok(0) => link.fail(self, "closed by the peer"),
-            Ok(end) => poller.cursor = Some(Cursor { link, at: 0, end }),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(e) => link.fail(self, &format!("connection lost: {e}")),
-        }
-    }
-
-    /// Takes messages out of what was read, up to a length of `end`.
-    fn parse(&self, poller: &mut Poller, out: &mut Vec<Completion>, end: usize) {
-        let Some(cursor) = &mut poller.cursor else { return };
-        let link = Arc::clone(&cursor.link);
-        let mut recv = link.recv.lock();
-        let max_bytes = self.limits.max_message_bytes;
-        let mut rest = &poller.scratch[cursor.at..cursor.end];
-        while out.len() < end {
-            if link.is_closed() {
-                poller.cursor = None;
-                return;
-            }
-            match recv.next(&mut rest, max_bytes, &self.budget, &self.pool) {
-                Ok(Some(message)) => {
-                    let outcome = Outcome::Received(message);
-                    out.push(Completion { context: link.context, id: 0, outcome });
-                }
-                Ok(None) => {
-                    poller.cursor = None;
-                    return;
-                }
-                Err(bad) => {
-                    poller.cursor = None;
-                    drop(recv);
-                    link.fail(self, &bad.to_string());
-                    return;
-                }
-            }
-        }
-        cursor.at = cursor.end - rest.len();
-    }
-
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {
         self.flush_dirty();
         let start = out.len();
@@ -359,10 +315,16 @@ impl Hub {
         if self.woken.swap(false, Ordering::SeqCst) || !self.ready.lock().is_empty() {
             return true;
         }
-        match self.poller.try_lock() {
-            Some(poller) => poller.cursor.is_some() || !poller.events.is_empty(),
-            None => false,
-        }
+        self.poller.try_lock().is_some_and(|poller| poller.has_work())
+    }
+
+    /// Whether a wait would end at once, what was read apart.
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::SeqCst) || !self.ready.lock().is_empty()
+    }
+
+    pub(super) fn link(&self, token: u64) -> Option<Arc<Link>> {
+        self.slots.lock().get(token)
     }
 
     fn wait(&self, timeout: Duration) -> Wait {
@@ -434,6 +396,10 @@ impl CompletionQueue for Queue {
 
     fn wake(&self) {
         self.0.wake();
+    }
+
+    fn receive(&self, out: &mut Vec<Completion>, max: usize) -> Option<usize> {
+        self.0.receive(out, max)
     }
 }
 

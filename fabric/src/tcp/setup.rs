@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::Limits;
 use super::link::{Link, SEND_DEPTH};
 use super::queue::{Hub, Queue};
+use super::receive::NAP;
 use crate::endpoint::{AttachError, Caps, CompletionQueue, Endpoint, FabricKind};
 use crate::mem::AccessError;
 use crate::work::{Completion, Outcome, PostError, RegionId, RemoteAddr, WorkRequest};
@@ -66,7 +67,9 @@ pub fn connect(
 }
 
 fn open(hub: &Arc<Hub>, stream: TcpStream, context: u64) -> std::io::Result<Arc<Link>> {
-    stream.set_nonblocking(true)?;
+    // Every access says whether it may wait.
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(NAP))?;
     stream.set_nodelay(true)?;
     let token = hub.reserve()?;
     let link = Arc::new(Link::new(token, context, stream));
