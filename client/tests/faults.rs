@@ -105,6 +105,8 @@ struct Run<'a> {
     last_error: String,
     last_good: Instant,
     longest_gap: Duration,
+    /// The fabric that was told of last.
+    fabric: String,
 }
 
 impl Load {
@@ -141,6 +143,7 @@ impl Load {
             last_error: String::new(),
             last_good: Instant::now(),
             longest_gap: Duration::ZERO,
+            fabric: String::new(),
         };
         run.go();
     }
@@ -158,6 +161,7 @@ impl Run<'_> {
         self.report("ready");
         while !self.load.until.exists() {
             assert!(begin.elapsed() < LONGEST, "nobody ended the load");
+            self.tell_of_fabric();
             for _ in 0..16 {
                 let n = random.random_range(0..KEYS);
                 let worked = match random.random_range(0..10) {
@@ -180,6 +184,14 @@ impl Run<'_> {
         while !step(self) {
             assert!(Instant::now() < end, "it does not recover: {}", self.last_error);
             std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn tell_of_fabric(&mut self) {
+        let fabric = self.client.fabric().to_string();
+        if fabric != self.fabric {
+            tell("uses", &fabric);
+            self.fabric = fabric;
         }
     }
 

@@ -74,6 +74,15 @@ _more_gaps() {
     [ "$(gaps "$1")" -gt "$2" ]
 }
 
+# comes_to NAME FABRIC [SECONDS]: waits until a load uses this fabric.
+comes_to() {
+    local from
+    from=$(now_ms)
+    within "${3:-60}" _uses "$1" "$2"
+    say "$1: over $2 after $(($(now_ms) - from)) ms"
+}
+_uses() { [ "$(sed -n 's/.*<uses>//p' "/tmp/load.$1.out" | tail -n 1)" = "$2" ]; }
+
 # end_load NAME: lets it check all its keys and end; it must have been right.
 end_load() {
     touch "/tmp/load.$1.over"

@@ -2,7 +2,8 @@
 //!
 //! A listener of its own, which nobody else has the ticket of, and one connection to it. What is
 //! changed is registered in the listener's protection domain at its first use; the listener's side
-//! of the queue pair needs no processor after that.
+//! of the queue pair needs no processor after that. It is made when the first word is changed: most
+//! servers never change one.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -77,14 +78,21 @@ impl fmt::Debug for LoopbackAtomics {
 }
 
 impl LoopbackAtomics {
-    /// Connects the device of a listener to itself.
+    /// For the device of a listener. Whether it can be connected to itself is tried, and the
+    /// connection let go: who cannot have one must know before peers change anything.
     ///
     /// # Errors
     /// When it cannot be.
     pub fn start(choice: &Choice) -> Result<Self, AtomicsError> {
-        let live = Live::start(choice)?;
-        let state = State { live: Some(live), failed_at: None };
+        drop(Live::start(choice)?);
+        let state = State { live: None, failed_at: None };
         Ok(Self { choice: choice.clone(), state: Mutex::new(state) })
+    }
+
+    /// Whether the device is connected to itself now: from the first word that is changed on.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.state.lock().live.as_ref().is_some_and(|live| !live.endpoint.is_closed())
     }
 
     fn run(
@@ -107,7 +115,7 @@ impl LoopbackAtomics {
 }
 
 impl State {
-    /// The connection, made anew if it has ended.
+    /// The connection, made if there is none, or it has ended.
     fn live(&mut self, choice: &Choice) -> Result<&mut Live, AtomicsError> {
         if self.live.as_ref().is_some_and(|live| live.endpoint.is_closed()) {
             self.live = None;

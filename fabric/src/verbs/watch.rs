@@ -14,6 +14,7 @@ use super::ffi::cm::{Channel, Event, Happened};
 use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::{Affair, DeviceEvent};
+use super::ffi::farewell;
 
 /// Events of one source between two looks at the others.
 const EVENTS_AT_ONCE: usize = 64;
@@ -281,6 +282,9 @@ impl Watcher {
 
     fn tell(&self, device: &Arc<Device>, event: &DeviceEvent) {
         log(device.name(), event);
+        if matches!(event.what, Affair::PortUp(_) | Affair::PortChanged(_)) {
+            farewell::release();
+        }
         let concerned: Vec<Arc<dyn Concerned>> = {
             let devices = self.devices.lock();
             let of_it =

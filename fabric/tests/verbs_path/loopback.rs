@@ -60,7 +60,9 @@ fn over_the_device_nothing_is_lost() {
     let server = Server::start(Limits::default());
     assert_ne!(server.listener.atomicity(), Atomicity::None);
     let atomics = LoopbackAtomics::start(server.listener.choice()).expect("to itself");
+    assert!(!atomics.is_connected(), "who changes nothing holds no queue pair");
     assert_eq!(add_together(&server, &atomics, 2, 500), 4 * 500);
+    assert!(atomics.is_connected());
     let memory = word_of(&server);
     let word = |offset_bytes| Word { memory: &memory, offset_bytes };
     assert_eq!(atomics.compare_swap(word(0), 1, 7).expect("compared"), 2_000);

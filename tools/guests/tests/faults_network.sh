@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2119 # options of `serve` are seldom needed
 # guests: 2
 # ci: no
-# limit_s: 360
+# limit_s: 420
 # bins: onesided-server
 # tests: onesided/faults
 # A network that loses 1 % of the packets, one that takes 50 ms, and links that go down for a moment
-# and for longer than the device tries again: answers stay right, connections come back.
+# and for longer than the device tries again: answers stay right, connections come back, over RDMA.
 . tools/guests/lib.sh
 . tools/guests/faults.sh
 
@@ -51,8 +51,8 @@ else
         link_up
         after_gap good "$before"
         say "right answers $(($(now_ms) - from)) ms after the link was up again, down for $seconds s"
+        comes_to good verbs 90
     done
-    sleep 2
     end_load good
     tell over
 fi

@@ -9,15 +9,16 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::addr::{CAddr, from_storage};
 use super::device::Device;
 use super::error::VerbsError;
+use super::farewell::{self, Leaving, can_tell};
 use super::qp::{Qp, QpInit, QpOwner};
 use super::sys::{self, Libs, libs};
 
@@ -54,6 +55,15 @@ impl Channel {
         let channel = Self { raw, libs, turn: Mutex::new(()) };
         set_nonblocking(channel.fd(), "rdma_create_event_channel")?;
         Ok(Arc::new(channel))
+    }
+
+    pub(super) fn cm(&self) -> &sys::Rdmacm {
+        &self.libs.cm
+    }
+
+    /// Keeps events from being taken.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
     }
 
     /// Readable when [`Self::next`] has something.
@@ -225,6 +235,8 @@ pub(crate) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<Channel>,
     token: u64,
+    /// The peer has heard, or may have, of a connection: it is to hear of its end.
+    is_known: AtomicBool,
 }
 
 // SAFETY: librdmacm allows an id to be used from any thread; `turn` keeps the rest apart.
@@ -249,6 +261,7 @@ impl Id {
     /// # Errors
     /// When the kernel has no more.
     pub(crate) fn new(channel: &Arc<Channel>) -> Result<Self, VerbsError> {
+        farewell::release();
         let token = next_token();
         let context = std::ptr::without_provenance_mut(token as usize);
         let mut raw = std::ptr::null_mut();
@@ -258,13 +271,15 @@ impl Id {
         let code = unsafe { cm.rdma_create_id(at, &raw mut raw, context, sys::RDMA_PS_TCP) };
         check("rdma_create_id", code)?;
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("rdma_create_id"))?;
-        Ok(Self { raw, channel: Arc::clone(channel), token })
+        let is_known = AtomicBool::new(false);
+        Ok(Self { raw, channel: Arc::clone(channel), token, is_known })
     }
 
     /// Takes over the id that a request brought.
     fn adopt(channel: &Arc<Channel>, raw: NonNull<sys::rdma_cm_id>) -> Self {
         let token = next_token();
-        let id = Self { raw, channel: Arc::clone(channel), token };
+        let is_known = AtomicBool::new(true);
+        let id = Self { raw, channel: Arc::clone(channel), token, is_known };
         let context = std::ptr::without_provenance_mut(token as usize);
         // SAFETY: nobody else knows this id yet; `context` is for its user to set.
         unsafe { (*raw.as_ptr()).context = context };
@@ -281,7 +296,7 @@ impl Id {
     }
 
     pub(super) fn cm(&self) -> &sys::Rdmacm {
-        &self.channel.libs.cm
+        self.channel.cm()
     }
 
     /// Gives it a local address, and with it a device unless the address is the unspecified one.
@@ -353,6 +368,7 @@ impl Id {
     /// When the kernel refuses.
     pub(crate) fn connect(&self, params: Params<'_>) -> Result<(), VerbsError> {
         let mut c = params.to_c();
+        self.is_known.store(true, Ordering::Release);
         // SAFETY: id and parameters are valid; the private data is copied by the call.
         check("rdma_connect", unsafe { self.cm().rdma_connect(self.as_ptr(), &raw mut c) })
     }
@@ -378,11 +394,15 @@ impl Id {
         check("rdma_reject", unsafe { self.cm().rdma_reject(self.as_ptr(), at, len) })
     }
 
-    /// Ends the connection: the queue pair goes to error, and the peer is told.
+    /// Ends the connection: the queue pair goes to error, and the peer is told, if it can be.
     ///
     /// # Errors
     /// When there is no connection (any more).
     pub(crate) fn disconnect(&self) -> Result<(), VerbsError> {
+        // SAFETY: the id is valid.
+        if !unsafe { can_tell(self.raw) } {
+            return Ok(());
+        }
         // SAFETY: the id is valid.
         check("rdma_disconnect", unsafe { self.cm().rdma_disconnect(self.as_ptr()) })
     }
@@ -467,13 +487,10 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        let _turn = self.channel.turn.lock();
-        // SAFETY: what uses the id, such as its queue pair, holds it; its events are
-        // acknowledged, since nobody is between taking and acknowledging one (`turn`).
-        let code = unsafe { self.cm().rdma_destroy_id(self.as_ptr()) };
-        if code != 0 {
-            let error = std::io::Error::last_os_error();
-            tracing::error!(%error, "rdma_destroy_id failed");
+        // SAFETY: what uses the id, such as its queue pair, holds it: nobody does any more.
+        let leaving = unsafe { Leaving::new(self.raw, Arc::clone(&self.channel)) };
+        if *self.is_known.get_mut() {
+            leaving.leave();
         }
     }
 }

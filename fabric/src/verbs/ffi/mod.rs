@@ -7,6 +7,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod farewell;
 pub(crate) mod flight;
 pub(crate) mod keys;
 pub(crate) mod path;
