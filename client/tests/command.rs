@@ -162,6 +162,8 @@ fn tables() {
     let bed = Bed::new();
     bed.run(["tables", "create", "cache:ttl=60,quota=64MiB"]).prints(b"created cache\n");
     bed.run(["tables", "create", "cache"]).fails(2, "exists");
+    bed.run(["tables", "create", "other:evict,noeviction"]).fails(2, "both");
+    bed.run(["tables", "create", "other:floor=2TiB"]).fails(2, "floors");
     bed.run(["--table", "cache", "put", "k", "v"]).code(0);
     bed.run(["get", "k"]).code(1);
     assert!(!bed.run(["--table", "cache", "get", "k", "--meta"]).stderr().contains("never"));
@@ -171,9 +173,14 @@ fn tables() {
     let cache = cache.expect("it is there");
     assert_eq!((&cache["default_ttl_s"], &cache["quota_bytes"]), (&0.into(), &(64 << 20).into()));
     assert_eq!((&cache["keys"], &cache["evict"]), (&1.into(), &false.into()));
+    bed.run(["tables", "alter", "cache:floor=1MiB"]).prints(b"altered cache\n");
+    let list = bed.run(["--json", "tables", "list"]).json();
+    let cache = list.as_array().expect("a list").iter().find(|table| table["name"] == "cache");
+    assert_eq!(cache.expect("it is there")["floor_bytes"], 1 << 20);
     bed.run(["tables", "alter", "cache:evict"]).prints(b"altered cache\n");
     let detail = bed.run(["tables", "list", "--detail"]).text();
-    assert!(detail.contains("evicted") && detail.contains("dead"), "{detail}");
+    let all = ["evicted", "dead", "payload", "padding", "given back to the system"];
+    assert!(all.iter().all(|part| detail.contains(part)), "{detail}");
     let text = bed.run(["tables", "list"]).text();
     assert!(text.starts_with("table") && text.contains("default"), "{text}");
     bed.run(["tables", "drop", "cache"]).fails(2, "--yes");

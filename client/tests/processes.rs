@@ -7,34 +7,35 @@ mod children;
 mod journal;
 #[path = "common/linearize/mod.rs"]
 mod linearize;
+#[path = "common/tide.rs"]
+mod tide;
+#[path = "common/worker.rs"]
+mod worker;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use children::*;
-use journal::{Journal, STAMP_BYTES, STAMP_OFFSET, content, histories, now_ns, piece, stamp};
-use linearize::{Content, Op, Ret};
-use onesided::{
-    Error, Expect, FabricChoice, FabricKind, PutOptions, TableOptions, UpdateMode, blocking,
-};
+use journal::{Journal, histories};
+use onesided::{FabricChoice, FabricKind, TableOptions, UpdateMode, blocking};
+use onesided_server::config::Cleaning;
 use rand::rngs::SmallRng;
-use rand::seq::index::sample;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
+use worker::{KEYS, Worker};
 
 /// Name of the table that clients update.
 const CAS: &str = "cas";
-/// Few, so that many meet on each.
-const KEYS: usize = 12;
 const THREADS: u32 = 2;
 const WORKERS: u32 = 4;
 const VICTIMS: u32 = 6;
 /// Operations of one thread, at most: what the checker can take.
 const OPERATIONS_MAX: usize = 12_000;
 const BURST: usize = 20;
-/// Keys that come to the table meanwhile.
+/// Keys that come to the table meanwhile; fewer where all of them move all the time.
 const FILLERS: usize = 150_000;
+const FILLERS_MOVING: usize = 30_000;
 
 #[derive(Serialize, Deserialize)]
 enum Role {
@@ -82,7 +83,7 @@ fn work(role: &Work) {
                 let number = role.client + thread;
                 let random = SmallRng::seed_from_u64(role.seed ^ u64::from(number));
                 let journal = Journal::create(&role.directory, number);
-                let mut worker = Worker { table, random, journal, seen: [0; KEYS] };
+                let mut worker = Worker::new(table, random, journal);
                 for n in 0..scaled(OPERATIONS_MAX) / BURST {
                     if enough.over() {
                         break;
@@ -112,160 +113,9 @@ fn work(role: &Work) {
     }
 }
 
-fn key(n: usize) -> String {
-    format!("shared-{n}")
-}
-
-struct Worker<'t> {
-    table: &'t blocking::Table,
-    random: SmallRng,
-    journal: Journal,
-    /// Versions to expect.
-    seen: [u64; KEYS],
-}
-
-impl Worker<'_> {
-    fn step(&mut self) {
-        let n = self.random.random_range(0..KEYS);
-        match self.random.random_range(0..100) {
-            0..45 => self.get(n),
-            45..55 => self.get_many(),
-            55..70 => self.put(n, Expect::Any),
-            70..75 => self.put_many(),
-            75..85 => {
-                let expect = self.expect(n);
-                self.put(n, expect);
-            }
-            85..92 => self.delete(n, Expect::Any),
-            92..95 => self.delete(n, Expect::Version(self.seen[n])),
-            95..97 => self.stamp(n),
-            _ => self.append(n),
-        }
-    }
-
-    fn expect(&mut self, n: usize) -> Expect {
-        match self.random.random_range(0..3) {
-            0 => Expect::Absent,
-            1 => Expect::Present,
-            _ => Expect::Version(self.seen[n]),
-        }
-    }
-
-    fn value(&mut self) -> (u64, Vec<u8>) {
-        let id = self.journal.unique();
-        let len = match self.random.random_range(0..20) {
-            0 => self.random.random_range(16_000..60_000),
-            _ => self.random.random_range(STAMP_BYTES..300),
-        };
-        (id, piece(id, len))
-    }
-
-    fn found(&mut self, n: usize, call: u32, at: u64, value: Option<onesided::Value>) {
-        let ret = match value {
-            None => Ret::Absent,
-            Some(value) => {
-                self.seen[n] = value.version();
-                Ret::Value(content(&value), value.version())
-            }
-        };
-        self.journal.answered_at(call, at, ret);
-    }
-
-    fn get(&mut self, n: usize) {
-        let call = self.journal.calls(n, Op::Get);
-        let value = self.table.get(key(n)).expect("a get");
-        self.found(n, call, now_ns(), value);
-    }
-
-    fn get_many(&mut self) {
-        let all: Vec<usize> = sample(&mut self.random, KEYS, 4).into_vec();
-        let calls: Vec<u32> = all.iter().map(|&n| self.journal.calls(n, Op::Get)).collect();
-        let keys: Vec<_> = all.iter().map(|&n| key(n)).collect();
-        let values = self.table.get_many(&keys).expect("gets");
-        let at = now_ns();
-        for ((n, call), value) in all.into_iter().zip(calls).zip(values) {
-            self.found(n, call, at, value);
-        }
-    }
-
-    fn wrote(&mut self, n: usize, call: u32, at: u64, result: Result<u64, Error>) {
-        match result {
-            Ok(version) => {
-                self.seen[n] = version;
-                self.journal.answered_at(call, at, Ret::Version(version));
-            }
-            Err(Error::Unexpected(_)) => self.journal.answered_at(call, at, Ret::Refused),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    fn put(&mut self, n: usize, expect: Expect) {
-        let (id, value) = self.value();
-        let op = Op::Put { content: Content::of(id), expect: model(expect), expiry_s: 0 };
-        let call = self.journal.calls(n, op);
-        let options = PutOptions::default().expect(expect);
-        let result = self.table.put_with(key(n), value, options);
-        self.wrote(n, call, now_ns(), result);
-    }
-
-    fn put_many(&mut self) {
-        let mut calls = Vec::new();
-        let mut pairs = Vec::new();
-        for n in sample(&mut self.random, KEYS, 3) {
-            let (id, value) = self.value();
-            let expect = linearize::Expect::Any;
-            let op = Op::Put { content: Content::of(id), expect, expiry_s: 0 };
-            calls.push((n, self.journal.calls(n, op)));
-            pairs.push((key(n), value));
-        }
-        let results = self.table.put_many(&pairs);
-        let at = now_ns();
-        for ((n, call), result) in calls.into_iter().zip(results) {
-            self.wrote(n, call, at, result);
-        }
-    }
-
-    fn append(&mut self, n: usize) {
-        let (id, value) = self.value();
-        let call = self.journal.calls(n, Op::Append { piece: id });
-        let result = self.table.append(key(n), value);
-        self.wrote(n, call, now_ns(), result);
-    }
-
-    fn stamp(&mut self, n: usize) {
-        let id = self.journal.unique();
-        let call = self.journal.calls(n, Op::Stamp { stamp: id });
-        match self.table.write_at(key(n), STAMP_OFFSET, stamp(id)) {
-            Ok(None) => self.journal.answered(call, Ret::Absent),
-            Ok(Some(version)) => self.wrote(n, call, now_ns(), Ok(version)),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    fn delete(&mut self, n: usize, expect: Expect) {
-        let call = self.journal.calls(n, Op::Delete { expect: model(expect) });
-        let ret = match self.table.delete_with(key(n), expect) {
-            Ok(true) => Ret::Deleted,
-            Ok(false) => Ret::Absent,
-            Err(Error::Unexpected(_)) => Ret::Refused,
-            Err(error) => panic!("{error}"),
-        };
-        self.journal.answered(call, ret);
-    }
-}
-
-fn model(expect: Expect) -> linearize::Expect {
-    match expect {
-        Expect::Any => linearize::Expect::Any,
-        Expect::Absent => linearize::Expect::Absent,
-        Expect::Present => linearize::Expect::Present,
-        Expect::Version(version) => linearize::Expect::Version(version),
-    }
-}
-
 /// Inserts other keys, so that the index splits all the time.
-fn fill(table: &blocking::Table) {
-    for n in (0..scaled(FILLERS)).step_by(50) {
+fn fill(table: &blocking::Table, fillers: usize) {
+    for n in (0..scaled(fillers)).step_by(50) {
         let pairs: Vec<_> = (n..n + 50).map(|n| (format!("filler-{n}"), "x")).collect();
         table.put_many(&pairs).into_iter().for_each(|result| assert!(result.is_ok(), "{result:?}"));
         std::thread::sleep(Duration::from_millis(1));
@@ -273,7 +123,12 @@ fn fill(table: &blocking::Table) {
 }
 
 /// Workers until the table has grown, and victims that are killed in the middle of what they do.
-fn record(daemon: &Daemon, table: &blocking::Table, directory: &Path, seed: u64) {
+fn record(
+    daemon: &Daemon,
+    table: &blocking::Table,
+    fillers: usize,
+    (directory, seed): (&Path, u64),
+) {
     let spawn = |number: u32| {
         let (addr, directory) = (daemon.addr, directory.to_owned());
         let client = number * THREADS;
@@ -286,7 +141,7 @@ fn record(daemon: &Daemon, table: &blocking::Table, directory: &Path, seed: u64)
     let mut workers: Vec<_> = (0..WORKERS).map(spawn).collect();
     workers.iter_mut().for_each(|worker| drop(worker.hear("working")));
     std::thread::scope(|scope| {
-        scope.spawn(|| fill(table));
+        scope.spawn(|| fill(table, fillers));
         let mut random = SmallRng::seed_from_u64(seed);
         for number in 0..VICTIMS {
             let mut victim = spawn(WORKERS + number);
@@ -324,13 +179,32 @@ fn so_they_are_where_clients_update_and_no_lease_is_left() {
 }
 
 fn many_processes(name: &str) {
-    let seed: u64 = rand::random();
-    println!("seed {seed}");
     let role = ServerRole {
         session_lease_ms: patience_ms(3_000),
         memory_mib: 1024,
         ..ServerRole::default()
     };
+    linearizable(role, name, FILLERS);
+}
+
+/// The same while the cleaner moves all entries all the time, and regions come and go.
+#[test]
+fn they_are_while_all_entries_move_and_regions_go() {
+    let role = ServerRole {
+        session_lease_ms: patience_ms(3_000),
+        memory_mib: 128,
+        region_mib: 1,
+        cleaning: Cleaning::Aggressive,
+        shrink_after_s: 1,
+        ..ServerRole::default()
+    };
+    linearizable(role, "default", FILLERS_MOVING);
+}
+
+fn linearizable(role: ServerRole, name: &str, fillers: usize) {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let regions_go = role.shrink_after_s == 1;
     let daemon = Daemon::start(role, Role::Server);
     let client = connect(daemon.addr, false);
     let options = TableOptions { update: UpdateMode::Cas, ..TableOptions::default() };
@@ -358,7 +232,11 @@ fn many_processes(name: &str) {
     let index_bytes = stat(&client, "memory_index_bytes");
 
     let directory = tempfile::tempdir().expect("a directory");
-    record(&daemon, &table, directory.path(), seed);
+    let work = || record(&daemon, &table, fillers, (directory.path(), seed));
+    match regions_go && daemon.process().is_some() {
+        true => tide::while_regions_go(&client, &table, work),
+        false => work(),
+    }
     let grown = stat(&client, "memory_index_bytes");
     let times = scaled(3).max(2) as u64;
     assert!(grown >= times * index_bytes, "the index was to split: {index_bytes} to {grown} bytes");

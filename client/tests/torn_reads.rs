@@ -13,12 +13,15 @@ mod values;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use children::{Process, builder, fabrics, one_sided, one_sided_kind, role, scaled, tell, told};
+use children::{
+    LONG, Process, builder, fabrics, one_sided, one_sided_kind, role, scaled, tell, told,
+};
 use onesided::{Value, blocking};
 use onesided_protocol::rpc::{Expect, Ttl};
 use onesided_protocol::rules::{Rule, without};
-use onesided_server::engine::{Cleaning, Table};
+use onesided_server::engine::{Cleaning, Engine, Table};
 use onesided_server::{Server, ServerConfig};
 use serde::{Deserialize, Serialize};
 use values::{first_piece, piece};
@@ -61,7 +64,8 @@ fn server(cleaning: Cleaning) -> Server {
     let config = ServerConfig {
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 8 << 20,
-        region_bytes: 1 << 20,
+        // The index has the first one; values are in others, so that those can go.
+        region_bytes: 256 << 10,
         segment_bytes: 4 << 10,
         fabrics: fabrics(),
         cleaning,
@@ -92,6 +96,23 @@ fn overwrite(table: &Table, over: &AtomicBool) -> u64 {
         put(table, of, &piece(number, len as usize));
     }
     number
+}
+
+/// One region after the other goes back to the system, as fast as clients let it; at least one.
+/// Gives how many did.
+fn leave_regions(engine: &Engine, over: &AtomicBool) -> u64 {
+    let end = Instant::now() + LONG;
+    loop {
+        let status = engine.memory_status();
+        if over.load(Ordering::Relaxed) && status.shrinking.given_back_regions > 0 {
+            return status.shrinking.given_back_regions;
+        }
+        assert!(!over.load(Ordering::Relaxed) || Instant::now() < end, "{status:?}");
+        if status.retired_bytes == 0 {
+            engine.leave_region();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn put(table: &Table, of: u64, value: &[u8]) {
@@ -149,10 +170,16 @@ fn with_writer<T>(cleaning: Cleaning, body: impl FnOnce(SocketAddr) -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| overwrite(&table, &over));
+        let leaver = (cleaning == Cleaning::Aggressive)
+            .then(|| scope.spawn(|| leave_regions(server.engine(), &over)));
         let result = {
             let _also_if_it_panics = Over(&over);
             body(addr)
         };
+        if let Some(leaver) = leaver {
+            let left = leaver.join().expect("it leaves regions");
+            println!("{left} regions went back to the system");
+        }
         let writes = writer.join().expect("the writer");
         println!("{writes} values were overwritten");
         assert!(writes > 100, "only {writes}");
@@ -166,7 +193,7 @@ fn a_million_reads_are_whole_while_their_values_are_overwritten() {
 }
 
 #[test]
-fn reads_are_whole_while_their_values_are_overwritten_and_moved() {
+fn reads_are_whole_while_their_values_are_overwritten_and_moved_and_regions_go() {
     whole_reads(Cleaning::Aggressive, READS / 2);
 }
 

@@ -22,6 +22,7 @@ fn plan() -> Plan {
     Plan {
         seed: 1,
         network: Options { straggler_per_mille: 0, step_burst_words: 64, ..Options::default() },
+        memory_bytes: 4 << 20,
         keys: 1,
         clients: 3,
         mutations: 0,
@@ -67,7 +68,11 @@ fn put(sim: &Sim) {
 /// Prepares with `before`; then client 0 puts, and before the put's store number `store` client 1
 /// gets, then client 2. `true`: the put has no more stores than that.
 fn interrupted(store: u64, before: impl Fn(&Sim)) -> Result<bool, Failure> {
-    let sim = Sim::new(plan());
+    interrupted_in(plan(), store, before)
+}
+
+fn interrupted_in(plan: Plan, store: u64, before: impl Fn(&Sim)) -> Result<bool, Failure> {
+    let sim = Sim::new(plan);
     let _entered = Entered::new(&sim);
     before(&sim);
     sim.interrupt(store, vec![(1, get()), (2, get())]);
@@ -96,6 +101,34 @@ fn is_noticed(rule: Rule, run: impl Fn(u64) -> Result<bool, Failure>) {
             println!("{rule:?} off, place {place} of {places}: {failure}");
         }
         other => panic!("{rule:?} off, and nothing was noticed: {other:?}"),
+    }
+}
+
+/// There is room for one value, so that the next one is written over it. One client's cached slot
+/// leads there; the other one looks at the bucket.
+#[test]
+fn overwriting_in_place_is_an_update() {
+    // Entries that one checksum proves, and large ones.
+    for (value_bytes, memory_kib) in [(9_000, 86), (20_000, 100)] {
+        let plan = Plan {
+            value_bytes: (value_bytes, value_bytes + 1),
+            memory_bytes: memory_kib << 10,
+            ..plan()
+        };
+        let in_place = |sim: &Sim| sim.engine.memory_status().cleaning.in_place_entries;
+        let before = |sim: &Sim| {
+            put(sim);
+            make(sim, 1, get());
+            put(sim);
+            assert_eq!(in_place(sim), 1);
+        };
+        // Each third place: there are many, most of them in the middle of the value.
+        let places = (0..).step_by(3).find(|&store| {
+            let run = interrupted_in(plan.clone(), store, before);
+            run.unwrap_or_else(|failure| panic!("{value_bytes} bytes, place {store}: {failure}"))
+        });
+        assert!(places > Some(50), "{places:?} places");
+        println!("{value_bytes} bytes: {places:?} places");
     }
 }
 

@@ -28,6 +28,7 @@ fn plan() -> Plan {
     let network = Options { straggler_per_mille: 0, step_burst_words: 1, ..Options::default() };
     Plan {
         network,
+        memory_bytes: 4 << 20,
         keys: 1,
         clients: 2,
         mutations: 0,

@@ -14,6 +14,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 const OPTIONS: TableOptions = TableOptions {
     default_ttl_s: 3_600,
     quota_bytes: 1 << 30,
+    floor_bytes: 1 << 20,
     evict: true,
     ordered: false,
     update: UpdateMode::Cas,
@@ -63,12 +64,12 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         (
             "create",
             ToServer::CreateTable { name: name(), options: OPTIONS },
-            "05 05000000 7573657273 100e0000 0000004000000000 01 00 01",
+            "05 05000000 7573657273 100e0000 0000004000000000 0000100000000000 01 00 01",
         ),
         (
             "alter",
             ToServer::AlterTable { name: name(), options: OPTIONS },
-            "06 05000000 7573657273 100e0000 0000004000000000 01 00 01",
+            "06 05000000 7573657273 100e0000 0000004000000000 0000100000000000 01 00 01",
         ),
         ("drop", ToServer::DropTable { name: name() }, "07 05000000 7573657273"),
         ("list", ToServer::ListTables, "08"),
@@ -173,17 +174,8 @@ fn alive() -> ToClient {
     ToClient::Alive { clock_ns: 0x0102_0304_0506_0708, catalog_epoch: 3, epoch: 4, retired }
 }
 
-fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
-    let info = TableInfo {
-        id: 17,
-        slot: 2,
-        hash_seed: 0x0123_4567_89AB_CDEF,
-        secret: 0xFEED_FACE_CAFE_BEEF,
-        directory: DirectoryWord(0x0000_1400_0081_0000),
-        options: OPTIONS,
-        updates_over: Some(FabricName::Verbs),
-    };
-    let status = TableStatus {
+fn table_status() -> TableStatus {
+    TableStatus {
         name: "users".into(),
         id: 17,
         options: OPTIONS,
@@ -199,6 +191,20 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
         expired_entries: 10,
         evicted_entries: 11,
         expiry_backlog: 12,
+        payload_bytes: 13,
+        padding_bytes: 14,
+    }
+}
+
+fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
+    let info = TableInfo {
+        id: 17,
+        slot: 2,
+        hash_seed: 0x0123_4567_89AB_CDEF,
+        secret: 0xFEED_FACE_CAFE_BEEF,
+        directory: DirectoryWord(0x0000_1400_0081_0000),
+        options: OPTIONS,
+        updates_over: Some(FabricName::Verbs),
     };
     let failed = RpcError::new(ErrorCode::NoSuchTable, "no");
     vec![
@@ -218,16 +224,17 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
             "table",
             ToClient::Table(info),
             "04 11000000 02000000 efcdab8967452301 efbefecacefaedfe 0000810000140000
-             100e0000 0000004000000000 01 00 01 02",
+             100e0000 0000004000000000 0000100000000000 01 00 01 02",
         ),
         (
             "tables",
-            ToClient::Tables(vec![status]),
+            ToClient::Tables(vec![table_status()]),
             "05 01000000
-             05000000 7573657273 11000000 100e0000 0000004000000000 01 00 01
+             05000000 7573657273 11000000 100e0000 0000004000000000 0000100000000000 01 00 01
              0100000000000000 0200000000000000 0300000000000000 0400000000000000
              0500000000000000 0600000000000000 0700000000000000 0800000000000000
-             0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000",
+             0900000000000000 0a00000000000000 0b00000000000000 0c00000000000000
+             0d00000000000000 0e00000000000000",
         ),
         ("no tables", ToClient::Tables(vec![]), "05 00000000"),
         (
@@ -290,8 +297,8 @@ fn refused_control_messages() {
         assert!(ToClient::decode(&hex(golden)).is_err(), "{golden}");
     }
     let info = golden_table();
-    // Offsets: update mode byte 47, the fabric of updates byte 48.
-    for (offset, value) in [(47, 2), (48, 4)] {
+    // Offsets: update mode byte 55, the fabric of updates byte 56.
+    for (offset, value) in [(55, 2), (56, 4)] {
         let mut other = hex(info);
         other[offset] = value;
         assert!(ToClient::decode(&other).is_err(), "byte {offset} = {value}");

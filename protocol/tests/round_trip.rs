@@ -139,10 +139,11 @@ fn an_owned() -> impl Strategy<Value = Owned> {
 
 fn options() -> impl Strategy<Value = TableOptions> {
     let update = select(vec![UpdateMode::Rpc, UpdateMode::Cas]);
-    (any::<(u32, u64, bool, bool)>(), update).prop_map(
-        |((default_ttl_s, quota_bytes, evict, ordered), update)| TableOptions {
+    (any::<(u32, [u64; 2], bool, bool)>(), update).prop_map(
+        |((default_ttl_s, [quota_bytes, floor_bytes], evict, ordered), update)| TableOptions {
             default_ttl_s,
             quota_bytes,
+            floor_bytes,
             evict,
             ordered,
             update,
@@ -247,6 +248,8 @@ fn table_messages() -> impl Strategy<Value = ToClient> {
                 expired_entries: more ^ 4,
                 evicted_entries: more ^ 5,
                 expiry_backlog: more ^ 6,
+                payload_bytes: more ^ 7,
+                padding_bytes: more ^ 8,
             }
         },
     );

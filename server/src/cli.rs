@@ -47,8 +47,8 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
 
-    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, tenant=NAME,
-    /// evict, noeviction, ordered, update=rpc|cas [default: default and counters]
+    /// A table to make at start; may be repeated. Options: ttl=SECONDS, quota=SIZE, floor=SIZE,
+    /// tenant=NAME, evict, noeviction, ordered, update=rpc|cas [default: default and counters]
     #[arg(long = "table", value_name = "NAME[:option=value,...]")]
     tables: Vec<String>,
 

@@ -71,6 +71,9 @@ fn check(cli: &Cli) -> anyhow::Result<()> {
         server.tenant_names().len(),
         server.listen
     );
+    for warning in server.warnings() {
+        println!("warning: {warning}");
+    }
     Ok(())
 }
 
@@ -243,5 +246,8 @@ fn log_start(server: &Server, settings: &Settings, source: &str) {
     );
     if !server.addr().ip().is_loopback() && config.token.is_none() {
         tracing::warn!("open to other hosts without a token: set --token-file");
+    }
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
     }
 }

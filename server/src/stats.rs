@@ -212,7 +212,7 @@ fn times(list: &mut Vec<(String, u64)>, of: &str, counts: &[u64; LATENCY_BUCKETS
 
 /// The engine's memory, by name.
 pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
-    let cleaning = &status.cleaning;
+    let (cleaning, shrinking) = (&status.cleaning, &status.shrinking);
     [
         ("memory_limit_bytes", status.limit_bytes),
         ("memory_regions", u64::from(status.regions)),
@@ -232,6 +232,11 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_huge_bytes", status.huge_bytes),
         ("memory_huge_refused_bytes", status.huge_refused_bytes),
         ("memory_private_bytes", status.private_bytes),
+        ("memory_given_back_regions", shrinking.given_back_regions),
+        ("memory_given_back_bytes", shrinking.given_back_bytes),
+        ("memory_epochs", shrinking.epochs_over),
+        ("memory_epochs_waiting", shrinking.epochs_waiting),
+        ("memory_epoch_longest_wait_ms", shrinking.longest_wait_ms),
         ("cleaning_written_bytes", cleaning.written_bytes),
         ("cleaning_moved_bytes", cleaning.moved_bytes),
         ("cleaning_moved_entries", cleaning.moved_entries),
@@ -240,6 +245,7 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("cleaning_segments", cleaning.segments),
         ("cleaning_freed_bytes", cleaning.freed_bytes),
         ("cleaning_given_up", cleaning.given_up),
+        ("cleaning_in_place_entries", cleaning.in_place_entries),
         ("cleaning_waits", cleaning.waits),
         ("cleaning_longest_wait_us", cleaning.longest_wait_us),
         ("cleaning_write_amplification_per_mille", cleaning.write_amplification_per_mille()),

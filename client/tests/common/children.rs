@@ -183,6 +183,10 @@ impl Drop for Process {
 pub(crate) struct ServerRole {
     pub(crate) listen: SocketAddr,
     pub(crate) memory_mib: usize,
+    pub(crate) region_mib: usize,
+    pub(crate) cleaning: Cleaning,
+    /// Regions go back to the system after so many seconds of slack.
+    pub(crate) shrink_after_s: u32,
     pub(crate) session_lease_ms: u32,
     pub(crate) handshake_timeout_ms: u64,
     pub(crate) tables: Vec<String>,
@@ -194,6 +198,12 @@ impl Default for ServerRole {
         Self {
             listen: ([127, 0, 0, 1], 0).into(),
             memory_mib: 512,
+            region_mib: config.region_bytes >> 20,
+            cleaning: match std::env::var(CLEANING).as_deref() {
+                Ok("aggressive") => Cleaning::Aggressive,
+                _ => Cleaning::Auto,
+            },
+            shrink_after_s: config.shrink_after_s,
             session_lease_ms: config.session_lease_ms,
             handshake_timeout_ms: config.handshake_timeout_ms,
             tables: vec!["default".to_owned()],
@@ -215,14 +225,13 @@ pub(crate) fn serve(role: ServerRole) {
         listen: role.listen.to_string(),
         memory_bytes: role.memory_mib << 20,
         own_process: true,
+        region_bytes: role.region_mib << 20,
         session_lease_ms: role.session_lease_ms,
         handshake_timeout_ms: role.handshake_timeout_ms,
         tables: role.tables.iter().map(|name| TableSpec::new(name)).collect(),
         fabrics: fabrics(),
-        cleaning: match std::env::var(CLEANING).as_deref() {
-            Ok("aggressive") => Cleaning::Aggressive,
-            _ => Cleaning::Auto,
-        },
+        cleaning: role.cleaning,
+        shrink_after_s: role.shrink_after_s,
         ..ServerConfig::default()
     };
     let server = Server::start(config).expect("the server starts");

@@ -109,6 +109,7 @@ impl TableOptions {
     fn encode(&self, out: &mut Vec<u8>) {
         out.u32(self.default_ttl_s);
         out.u64(self.quota_bytes);
+        out.u64(self.floor_bytes);
         out.u8(self.evict.into());
         out.u8(self.ordered.into());
         out.u8(self.update as u8);
@@ -117,6 +118,7 @@ impl TableOptions {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let default_ttl_s = reader.u32("default ttl")?;
         let quota_bytes = reader.u64("quota")?;
+        let floor_bytes = reader.u64("floor")?;
         let evict = reader.bool("evict")?;
         let ordered = reader.bool("ordered")?;
         let update = match reader.u8("update mode")? {
@@ -126,7 +128,7 @@ impl TableOptions {
                 return Err(DecodeError::Unknown { field: "update mode", value: u64::from(mode) });
             }
         };
-        Ok(Self { default_ttl_s, quota_bytes, evict, ordered, update })
+        Ok(Self { default_ttl_s, quota_bytes, floor_bytes, evict, ordered, update })
     }
 }
 
@@ -356,6 +358,8 @@ impl TableStatus {
             self.expired_entries,
             self.evicted_entries,
             self.expiry_backlog,
+            self.payload_bytes,
+            self.padding_bytes,
         ];
         numbers.into_iter().for_each(|number| out.u64(number));
     }
@@ -377,6 +381,8 @@ impl TableStatus {
             expired_entries: r.u64("expired entries")?,
             evicted_entries: r.u64("evicted entries")?,
             expiry_backlog: r.u64("expiry backlog")?,
+            payload_bytes: r.u64("payload bytes")?,
+            padding_bytes: r.u64("padding bytes")?,
         })
     }
 }

@@ -308,6 +308,9 @@ pub struct TableOptions {
     pub default_ttl_s: u32,
     /// Bytes that entries and index may take; 0 = up to the server's memory.
     pub quota_bytes: u64,
+    /// Bytes that entries and index may take whatever other tables do, and that eviction leaves
+    /// them; 0 = none.
+    pub floor_bytes: u64,
     /// When memory is full: whether entries may go to make room for others (`evict`), or what would
     /// make it fuller is refused (`noeviction`).
     pub evict: bool,
@@ -328,6 +331,7 @@ impl TableOptions {
     pub const DEFAULT: Self = Self {
         default_ttl_s: 0,
         quota_bytes: 0,
+        floor_bytes: 0,
         evict: false,
         ordered: false,
         update: UpdateMode::Rpc,
@@ -336,6 +340,11 @@ impl TableOptions {
     /// Why no table can have these options together, if none can.
     #[must_use]
     pub fn contradiction(&self) -> Option<&'static str> {
+        if self.quota_bytes != 0 && self.floor_bytes > self.quota_bytes {
+            return Some(
+                "the floor is above the table's quota; take a lower one or a higher quota",
+            );
+        }
         match self.update {
             UpdateMode::Rpc => None,
             UpdateMode::Cas if self.ordered => Some(
@@ -433,4 +442,9 @@ pub struct TableStatus {
     /// Entries whose time was over that the last round through the table found; a round takes a
     /// minute.
     pub expiry_backlog: u64,
+    /// Of the live bytes, those of keys and values; headers and padding are the rest. Where clients
+    /// write entries themselves it is about.
+    pub payload_bytes: u64,
+    /// Of the live bytes, those that fill entries up to multiples of 16.
+    pub padding_bytes: u64,
 }

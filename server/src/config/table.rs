@@ -9,7 +9,8 @@ use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 use super::size::{format_size, parse_size};
 use super::{DEFAULT_TENANT, suggest};
 
-const OPTIONS: [&str; 7] = ["ttl", "quota", "tenant", "evict", "noeviction", "ordered", "update"];
+const OPTIONS: [&str; 8] =
+    ["ttl", "quota", "floor", "tenant", "evict", "noeviction", "ordered", "update"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +44,10 @@ impl FromStr for TableSpec {
             ));
         }
         let mut spec = Self::new(name);
+        let given = |wanted: &str| options.split(',').any(|option| option == wanted);
+        if given("evict") && given("noeviction") {
+            return Err(format!("table `{name}`: evict and noeviction: leave one out"));
+        }
         for option in options.split(',').filter(|option| !option.is_empty()) {
             if matches!(option, "evict" | "noeviction") {
                 spec.options.evict = option == "evict";
@@ -61,10 +66,13 @@ impl FromStr for TableSpec {
                         format!("table `{name}`: ttl=`{value}` must be a number of seconds")
                     })?;
                 }
-                "quota" => {
+                "quota" | "floor" => {
                     let bytes = parse_size(value);
-                    spec.options.quota_bytes =
-                        bytes.map_err(|error| format!("table `{name}`: quota: {error}"))?;
+                    let bytes = bytes.map_err(|error| format!("table `{name}`: {key}: {error}"))?;
+                    match key {
+                        "quota" => spec.options.quota_bytes = bytes,
+                        _ => spec.options.floor_bytes = bytes,
+                    }
                 }
                 "tenant" => spec.tenant = value.to_owned(),
                 "update" => {
@@ -87,12 +95,15 @@ impl FromStr for TableSpec {
 
 impl fmt::Display for TableSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableOptions { default_ttl_s: ttl, quota_bytes: quota, evict, ordered, update } =
+        let TableOptions { default_ttl_s: ttl, quota_bytes, floor_bytes, evict, ordered, update } =
             self.options;
+        let size =
+            |name: &str, bytes| (bytes != 0).then(|| format!("{name}={}", format_size(bytes)));
         let options = [
             (self.tenant != DEFAULT_TENANT).then(|| format!("tenant={}", self.tenant)),
             (ttl != 0).then(|| format!("ttl={ttl}")),
-            (quota != 0).then(|| format!("quota={}", format_size(quota))),
+            size("quota", quota_bytes),
+            size("floor", floor_bytes),
             evict.then(|| "evict".to_owned()),
             ordered.then(|| "ordered".to_owned()),
             (update != UpdateMode::default()).then(|| format!("update={}", update.name())),
@@ -115,7 +126,7 @@ mod tests {
             "default",
             "a:ttl=60",
             "b:quota=512MiB",
-            "c:ttl=1,quota=7B",
+            "c:ttl=1,quota=7B,floor=1B",
             "d:tenant=blue,ttl=1,evict",
             "e:ttl=1,evict,ordered",
             "f:quota=1MiB,update=cas",
@@ -125,10 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn of_evict_and_noeviction_the_last_one_holds() {
+    fn it_evicts_or_not_and_both_is_a_mistake() {
         let evicts = |text: &str| text.parse::<TableSpec>().map(|spec| spec.options.evict);
         assert_eq!(evicts("t:evict,ttl=5"), Ok(true));
-        assert_eq!(evicts("t:evict,noeviction"), Ok(false));
+        assert_eq!(evicts("t:noeviction"), Ok(false));
+        let error = evicts("t:evict,ttl=5,noeviction").expect_err("both");
+        assert!(error.contains("leave one out"), "{error}");
     }
 
     #[test]

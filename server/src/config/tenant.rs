@@ -175,6 +175,49 @@ impl ServerConfig {
                 return Err(format!("table `{}` is given twice; leave one out", table.name));
             }
         }
+        self.check_floors()
+    }
+
+    /// How much they leave to cleaning is looked at when they are made.
+    fn check_floors(&self) -> Result<(), String> {
+        let floors = self.tables.iter().map(|table| table.options.floor_bytes);
+        let sum = floors.fold(0, u64::saturating_add);
+        let memory = self.memory_bytes as u64;
+        if sum > memory {
+            return Err(format!(
+                "the floors of all tables are {}, and memory is {}: they must fit into it",
+                format_size(sum),
+                format_size(memory)
+            ));
+        }
         Ok(())
+    }
+
+    /// What can be, and is hardly meant.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let memory = self.memory_bytes as u64;
+        let mut warnings = Vec::new();
+        if self.value_max_bytes as u64 > memory {
+            warnings.push(format!(
+                "value_max is {}, and memory is {}: longer values are refused",
+                format_size(self.value_max_bytes as u64),
+                format_size(memory)
+            ));
+        }
+        for table in &self.tables {
+            let quota = table.options.quota_bytes;
+            let tenant = self.all_tenants().into_iter().find(|tenant| tenant.name == table.tenant);
+            let most = tenant.and_then(|tenant| tenant.memory_bytes).map_or(memory, |m| m as u64);
+            if quota > most.min(memory) {
+                warnings.push(format!(
+                    "the quota of table `{}` is {}, and it has {} of memory: the quota never holds",
+                    table.name,
+                    format_size(quota),
+                    format_size(most.min(memory))
+                ));
+            }
+        }
+        warnings
     }
 }

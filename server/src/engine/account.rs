@@ -2,15 +2,24 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use onesided_fabric::Rights;
+use onesided_protocol::control::TableOptions;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
+use super::memory::Pool;
 use super::room::Need;
 
 /// What a table may take and has taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Account {
+    /// The table's id.
+    pub(super) owner: u32,
+    /// Of the regions that its logs are in.
+    pub(super) rights: Rights,
     /// Bytes, 0 = no limit of its own.
     pub(super) quota_bytes: AtomicU64,
+    /// Bytes that no other table can take from it.
+    pub(super) floor_bytes: AtomicU64,
     /// Bytes of log segments, index segments and directories.
     taken_bytes: AtomicU64,
     /// Bytes of index segments and directories among them.
@@ -18,6 +27,23 @@ pub(super) struct Account {
 }
 
 impl Account {
+    pub(super) fn new(owner: u32, rights: Rights) -> Self {
+        Self {
+            owner,
+            rights,
+            quota_bytes: AtomicU64::new(0),
+            floor_bytes: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
+            index_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Quota and floor.
+    pub(super) fn set_bounds(&self, options: &TableOptions) {
+        self.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+        self.floor_bytes.store(options.floor_bytes, Ordering::Relaxed);
+    }
+
     /// Counts `more` bytes as taken, unless that would exceed the quota: what replaces an entry
     /// may exceed it by `spare_bytes`, what the cleaner copies by any number.
     pub(super) fn take(&self, more: usize, need: Need, spare_bytes: usize) -> Result<(), RpcError> {
@@ -37,6 +63,20 @@ impl Account {
         Err(refusal(quota, before, more))
     }
 
+    /// What it may still take that no other table may.
+    pub(super) fn owed_bytes(&self) -> u64 {
+        self.floor_bytes.load(Ordering::Relaxed).saturating_sub(self.taken())
+    }
+
+    /// What it has taken beyond its floor.
+    pub(super) fn above_floor_bytes(&self) -> u64 {
+        self.taken().saturating_sub(self.floor_bytes.load(Ordering::Relaxed))
+    }
+
+    fn taken(&self) -> u64 {
+        self.taken_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether so many bytes are within the quota if all logs of the table were empty.
     pub(super) fn could_hold(&self, len_bytes: usize, need: Need, spare_bytes: usize) -> bool {
         let quota = match (self.quota_bytes.load(Ordering::Relaxed), need) {
@@ -45,6 +85,21 @@ impl Account {
             (quota, Need::Replace) => quota.saturating_add(spare_bytes as u64),
         };
         self.index_bytes().saturating_add(len_bytes as u64) <= quota
+    }
+
+    /// Refuses an entry that would not be within the quota if nothing else were in the table.
+    pub(super) fn check_ever(&self, bytes: usize, need: Need, pool: &Pool) -> Result<(), RpcError> {
+        let taken_bytes = bytes.next_multiple_of(pool.block_bytes());
+        if self.could_hold(taken_bytes, need, pool.segment_bytes()) {
+            return Ok(());
+        }
+        let text = format!(
+            "an entry of {bytes} bytes can never fit: the table's quota is {} bytes, of which its \
+             index takes {}; raise the quota or store shorter values",
+            self.quota_bytes.load(Ordering::Relaxed),
+            self.index_bytes()
+        );
+        Err(RpcError::new(ErrorCode::TooLarge, text))
     }
 
     /// Whether `more` bytes would be refused.
@@ -56,7 +111,7 @@ impl Account {
     /// Refuses to put more into what is taken, if that exceeds the quota already.
     pub(super) fn may_grow(&self, more: usize) -> Result<(), RpcError> {
         let quota = self.quota_bytes.load(Ordering::Relaxed);
-        let taken = self.taken_bytes.load(Ordering::Relaxed);
+        let taken = self.taken();
         if quota == 0 || taken <= quota {
             return Ok(());
         }

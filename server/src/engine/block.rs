@@ -178,6 +178,11 @@ impl Block {
         self.sealed_as.store(sealed_as, Ordering::Relaxed);
     }
 
+    /// Its one entry ends there.
+    pub(super) fn set_used(&self, used_bytes: usize) {
+        self.used_bytes.store(used_bytes as u32, Ordering::Relaxed);
+    }
+
     /// Nothing is appended any more. `true`: now it is free.
     #[must_use]
     pub(super) fn seal(&self) -> bool {

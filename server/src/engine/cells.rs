@@ -31,8 +31,8 @@ struct State {
 }
 
 /// What another slab is wanted for.
-pub(super) fn wanted(pool: &Pool) -> Wanted {
-    Wanted { len_bytes: pool.block_bytes(), need: Need::Grow, rights: Rights::ReadWrite }
+pub(super) fn wanted(pool: &Pool, owner: u32) -> Wanted {
+    Wanted { owner, len_bytes: pool.block_bytes(), need: Need::Grow, rights: Rights::ReadWrite }
 }
 
 impl Cells {
@@ -50,7 +50,7 @@ impl Cells {
         let mut state = self.state.lock();
         if state.slabs.is_empty() || state.used_bytes + UNIT_BYTES > slab_bytes {
             account.take(slab_bytes, Need::Grow, 0)?;
-            let slab = shared.pool.take(wanted(&shared.pool), Use::Cells, owner);
+            let slab = shared.pool.take(wanted(&shared.pool, owner), Use::Cells, owner);
             let slab = slab.inspect_err(|_| account.give(slab_bytes))?;
             account.note_index(slab_bytes);
             state.slabs.push(slab);

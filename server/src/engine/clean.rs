@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::block::Sealed;
-use super::evict::{Coldest, Plan};
+use super::evict::{Coldest, Plan, Thinning};
 use super::room::Level;
 use super::table::Table;
 use super::{Engine, Shared};
@@ -94,6 +94,9 @@ struct Choice {
     may_evict: bool,
     /// Then all in it go, not only the cold ones.
     spares_none: bool,
+    /// The table that room is made for, which may lose what it has itself, whatever its floor;
+    /// 0: for any.
+    wanted_by: u32,
 }
 
 impl Choice {
@@ -152,7 +155,7 @@ impl Cleaner {
         };
         // Tables that may lose entries have none where clients write.
         let may_evict = level >= Level::Short && rights != Some(Rights::ReadWrite);
-        Choice { owner: None, rights, dead_part, may_evict, spares_none: false }
+        Choice { owner: None, rights, dead_part, may_evict, spares_none: false, wanted_by: 0 }
     }
 
     /// As [`Self::choice`], of all segments; entries go only where that makes the room that is
@@ -187,13 +190,20 @@ impl Work {
         Step::Emptied(freed_bytes)
     }
 
+    /// Goes on with the segment in work, if there is one, to its end.
+    fn finish(&mut self, shared: &Shared) {
+        // What is in work is done whatever the choice.
+        let choice = shared.cleaner.choice(None, Level::Ample);
+        while self.walk.is_some() {
+            self.go_on(shared, choice, usize::MAX);
+        }
+    }
+
     /// Empties a segment, with none in work.
     fn empty(&mut self, shared: &Shared, walk: Walk) {
         debug_assert!(self.walk.is_none(), "a segment in work would stay pinned");
         self.walk = Some(walk);
-        let choice =
-            Choice { dead_part: 1, may_evict: false, ..shared.cleaner.choice(None, Level::Ample) };
-        self.go_on(shared, choice, usize::MAX);
+        self.finish(shared);
     }
 
     /// Pins the best segment.
@@ -213,9 +223,10 @@ impl Work {
         if !choice.may_evict {
             return None;
         }
-        let mut walk = self.oldest.next(shared, choice.owner)?;
+        let mut walk = self.oldest.next(shared, choice.owner, choice.wanted_by)?;
         if choice.spares_none {
-            walk.evicts = Some((Plan::Thin, Coldest::ALL));
+            let is_alone = shared.pool.is_alone(walk.segment);
+            walk.evicts = Some(Thinning { plan: Plan::Thin, coldest: Coldest::ALL, is_alone });
         }
         Some(walk)
     }
@@ -253,7 +264,11 @@ impl Work {
 fn is_worth_it(shared: &Shared, sealed: &Sealed) -> bool {
     let dead_bytes = sealed.used_bytes.saturating_sub(sealed.live_bytes);
     dead_bytes * EVICTING_DEAD_PART >= sealed.used_bytes
-        || !shared.cleaner.table(sealed.owner).upgrade().is_some_and(|table| table.evicts())
+        || !shared
+            .cleaner
+            .table(sealed.owner)
+            .upgrade()
+            .is_some_and(|table| table.may_lose(sealed.used_bytes, 0))
 }
 
 /// The sealed segments of the lowest rank, the lowest one last.

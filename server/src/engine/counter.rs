@@ -122,7 +122,7 @@ impl Table {
         number: i64,
     ) -> Result<Option<u64>, Refused> {
         let taken = self.cells.take(&self.shared, &self.account, self.id());
-        let wanted = cells::wanted(&self.shared.pool);
+        let wanted = cells::wanted(&self.shared.pool, self.id());
         let cell = taken.map_err(|error| Refused { error, wanted })?;
         // Before anybody can know of it.
         self.shared.pool.at(cell).store(number.cast_unsigned());

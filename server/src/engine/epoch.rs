@@ -15,6 +15,9 @@ use onesided_protocol::rules::{Rule, holds};
 use parking_lot::Mutex;
 
 use super::Engine;
+use super::shrink::ShrinkingStatus;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// The epoch, and what waits.
 #[derive(Default)]
@@ -27,6 +30,8 @@ struct State {
     epoch: u64,
     /// By epoch, ascending.
     waiting: VecDeque<Waiting>,
+    /// What came back, of what kind it ever is.
+    over: ShrinkingStatus,
 }
 
 /// Retired memory.
@@ -100,12 +105,17 @@ impl Epochs {
     }
 
     /// Takes out what nobody holds.
-    pub(super) fn take_free(&self, acknowledged: &Acknowledged) -> Vec<Memory> {
+    pub(super) fn take_free(&self, acknowledged: &Acknowledged, now_ns: u64) -> Vec<Memory> {
         let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         let (free, keep): (VecDeque<_>, VecDeque<_>) =
             waiting.into_iter().partition(|waiting| acknowledged.frees(waiting));
         state.waiting = keep;
+        for waiting in &free {
+            let waited_ms = now_ns.saturating_sub(waiting.since_ns) / NS_PER_MS;
+            state.over.epochs_over += 1;
+            state.over.longest_wait_ms = state.over.longest_wait_ms.max(waited_ms);
+        }
         free.into_iter().map(|waiting| waiting.memory).collect()
     }
 
@@ -120,7 +130,20 @@ impl Epochs {
     }
 }
 
+impl Epochs {
+    fn note_given_back(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.over.given_back_regions += 1;
+        state.over.given_back_bytes += bytes as u64;
+    }
+}
+
 impl Engine {
+    pub(super) fn shrinking_status(&self) -> ShrinkingStatus {
+        let state = self.shared.epochs.state.lock();
+        ShrinkingStatus { epochs_waiting: state.waiting.len() as u64, ..state.over }
+    }
+
     /// Raised whenever memory is retired.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -161,12 +184,15 @@ impl Engine {
 
     /// Frees what was retired and nobody holds any more.
     pub fn reclaim(&self, acknowledged: &Acknowledged) {
-        for memory in self.shared.epochs.take_free(acknowledged) {
+        for memory in self.shared.epochs.take_free(acknowledged, self.clock_ns()) {
             match memory {
                 Memory::Table { record, pieces, slabs, .. } => {
                     self.free_table(record, pieces, slabs);
                 }
-                Memory::Region { id } => self.shared.pool.give_back(id),
+                Memory::Region { id } => {
+                    let bytes = self.shared.pool.give_back(id);
+                    self.shared.epochs.note_given_back(bytes);
+                }
             }
         }
     }

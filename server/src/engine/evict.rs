@@ -36,6 +36,15 @@ pub(super) enum Plan {
     Thin,
 }
 
+/// How a segment is emptied for room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Thinning {
+    pub(super) plan: Plan,
+    pub(super) coldest: Coldest,
+    /// It is one long entry: if that stays, it is kept without a copy, which would make no room.
+    pub(super) is_alone: bool,
+}
+
 impl Plan {
     /// For a table whose sealed segments have so many bytes in each part.
     pub(super) fn of(fresh_bytes: u64, kept_bytes: u64, segment_bytes: u64) -> Self {

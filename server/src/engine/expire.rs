@@ -111,6 +111,7 @@ impl Table {
                 if self.is_expired(&header) {
                     publish::remove(at, base.plus((n * LINE_WORDS + i) * 8), Death::Expired);
                     state.count -= 1;
+                    state.contents.sub(&header);
                     self.forget(at, &header);
                     Log::release(pool, &self.account, addr, header.padded_bytes());
                 }

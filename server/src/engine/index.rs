@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::{KeyHash, top_bits};
 use onesided_protocol::layout::catalog::DirectoryWord;
+use onesided_protocol::layout::entry::EntryHeader;
 use onesided_protocol::layout::line::{
     BUCKET_BYTES, INDEX_SEGMENT_BYTES, LINE_BYTES, LineHeader, SEGMENT_SLOTS, TAIL_LINES,
     bucket_offset_bytes,
@@ -46,6 +47,44 @@ pub(super) struct SegmentState {
     pub(super) split_at: u32,
     /// Bit n: line n + 1 of the tail is chained to a bucket.
     pub(super) tail: u64,
+    pub(super) contents: Contents,
+}
+
+/// What is in the entries of a segment, beside their headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Contents {
+    /// Keys and values.
+    payload_bytes: u64,
+    padding_bytes: u64,
+}
+
+impl Contents {
+    pub(super) fn add(&mut self, header: &EntryHeader) {
+        self.payload_bytes += payload_bytes(header);
+        self.padding_bytes += padding_bytes(header);
+    }
+
+    pub(super) fn sub(&mut self, header: &EntryHeader) {
+        // Where clients write entries they may have any length.
+        self.payload_bytes = self.payload_bytes.saturating_sub(payload_bytes(header));
+        self.padding_bytes = self.padding_bytes.saturating_sub(padding_bytes(header));
+    }
+
+    /// Without what another segment has now.
+    pub(super) fn without(self, moved: Self) -> Self {
+        Self {
+            payload_bytes: self.payload_bytes.saturating_sub(moved.payload_bytes),
+            padding_bytes: self.padding_bytes.saturating_sub(moved.padding_bytes),
+        }
+    }
+}
+
+fn payload_bytes(header: &EntryHeader) -> u64 {
+    u64::from(header.key_len) + u64::from(header.value_len)
+}
+
+fn padding_bytes(header: &EntryHeader) -> u64 {
+    (header.padded_bytes() - header.len_bytes()) as u64
 }
 
 impl SegmentState {
@@ -113,6 +152,10 @@ pub struct IndexStatus {
     pub keys: u64,
     /// Overflow lines in use; their keys cost a READ more.
     pub overflow_lines: u64,
+    /// Bytes of the keys and values.
+    pub payload_bytes: u64,
+    /// Bytes that fill their entries up to multiples of 16.
+    pub padding_bytes: u64,
 }
 
 /// A table's index.
@@ -164,7 +207,8 @@ impl Index {
         shared.pool.at(directory_addr).store(DirectoryWord::new(0, addr).0);
         let segments = SegmentList::new();
         let split_at = split_at(split_keys, 0, 0);
-        let state = SegmentState { depth: 0, prefix: 0, count: 0, split_at, tail: 0 };
+        let contents = Contents::default();
+        let state = SegmentState { depth: 0, prefix: 0, count: 0, split_at, tail: 0, contents };
         let number = segments.push(Segment { addr, state: Mutex::new(state) });
         let directory = Directory {
             depth: 0,
@@ -247,6 +291,8 @@ impl Index {
             status.slots += SEGMENT_SLOTS as u64;
             status.keys += u64::from(state.count);
             status.overflow_lines += u64::from(state.tail.count_ones());
+            status.payload_bytes += state.contents.payload_bytes;
+            status.padding_bytes += state.contents.padding_bytes;
         }
         status
     }
@@ -298,7 +344,8 @@ pub(super) fn take(
 ) -> Result<LogAddr, RpcError> {
     let bytes = piece_bytes(len_bytes);
     account.take(bytes, Need::Grow, 0)?;
-    let addr = shared.meta.take(&shared.pool, bytes).inspect_err(|_| account.give(bytes))?;
+    let addr = shared.meta.take(&shared.pool, bytes, account.owner);
+    let addr = addr.inspect_err(|_| account.give(bytes))?;
     account.note_index(bytes);
     Ok(addr)
 }

@@ -55,15 +55,15 @@ impl Log {
     }
 
     /// What it asks the pool for.
-    pub(super) fn wanted(&self, len_bytes: usize, need: Need) -> Wanted {
-        Wanted { len_bytes, need, rights: self.rights }
+    pub(super) fn wanted(&self, owner: u32, len_bytes: usize, need: Need) -> Wanted {
+        Wanted { owner, len_bytes, need, rights: self.rights }
     }
 
     fn take(&self, by: Putter<'_>, len_bytes: usize) -> Result<LogAddr, RpcError> {
         let Putter { pool, account, owner, need } = by;
         let taken_bytes = len_bytes.next_multiple_of(pool.block_bytes());
         account.take(taken_bytes, need, pool.segment_bytes())?;
-        let wanted = self.wanted(len_bytes, need);
+        let wanted = self.wanted(owner, len_bytes, need);
         pool.take(wanted, Use::Log, owner).inspect_err(|_| account.give(taken_bytes))
     }
 
@@ -75,7 +75,7 @@ impl Log {
         if need == Need::Grow {
             // What is left of a segment that was begun to replace entries is for that, too.
             account.may_grow(len_bytes)?;
-            if pool.level(self.rights) == Level::Full {
+            if pool.level(self.rights) == Level::Full && account.owed_bytes() == 0 {
                 return Err(pool.refusal(len_bytes, self.rights));
             }
         }
@@ -144,6 +144,11 @@ impl Log {
     pub(super) fn rest_bytes(&self) -> usize {
         let state = self.state.lock();
         state.active.as_ref().map_or(0, |active| active.len_bytes - active.used_bytes)
+    }
+
+    /// An entry was written over one of this log.
+    pub(super) fn note_appended(&self, len_bytes: usize) {
+        self.state.lock().appended_bytes += len_bytes as u64;
     }
 
     /// Bytes of all entries that were put here.

@@ -17,14 +17,16 @@ use std::thread::Thread;
 
 use onesided_fabric::{Memory, Rights};
 use onesided_protocol::LogAddr;
+use onesided_protocol::layout::line::INDEX_SEGMENT_BYTES;
 use onesided_protocol::limits::{REGION_BYTES, REGIONS_MAX};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 use parking_lot::Mutex;
 
 use super::block::{Block, Sealed, Use};
-use super::budget::Budget;
+use super::budget::{Budget, ShareId};
 use super::catalog::Catalog;
 use super::evict::Part;
+use super::floor::Floors;
 use super::huge::HugePages;
 use super::room::{Level, Marks, Need, Room, Wanted};
 use super::spot::Spot;
@@ -32,6 +34,7 @@ use super::{EngineConfig, EngineError, MakeMemory};
 
 mod free;
 mod give_back;
+mod left;
 mod make;
 mod map;
 mod stretch;
@@ -84,6 +87,8 @@ pub(super) struct Pool {
     region_blocks: usize,
     limit_bytes: usize,
     budget: Arc<Budget>,
+    share: ShareId,
+    pub(super) floors: Floors,
     marks: Marks,
     /// By [`place_of`] the right.
     rooms: [Room; 2],
@@ -142,7 +147,9 @@ impl Pool {
             block_bytes,
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
+            share: budget.join(),
             budget,
+            floors: Floors::default(),
             marks: Marks::new(segment_bytes / block_bytes, block_bytes),
             rooms: Default::default(),
             shares: AtomicBool::new(false),
@@ -164,9 +171,14 @@ impl Pool {
         self.limit_bytes
     }
 
-    /// Bytes of the longest run of blocks that a region may hold.
+    /// Bytes of the longest run of blocks that a region may hold beside what stays free and an
+    /// index.
     pub(super) fn run_max_bytes(&self) -> usize {
-        (self.region_blocks * self.block_bytes).min(self.limit_bytes)
+        let all_blocks = self.limit_bytes / self.block_bytes;
+        let kept_bytes = self.kept_blocks(all_blocks) * self.block_bytes + INDEX_SEGMENT_BYTES;
+        let kept_bytes = kept_bytes.next_multiple_of(self.block_bytes);
+        let fits_bytes = self.limit_bytes.saturating_sub(kept_bytes);
+        fits_bytes.min(self.region_blocks * self.block_bytes)
     }
 
     pub(super) fn memory(&self, id: u32) -> Option<(Arc<Memory>, Rights)> {
@@ -250,7 +262,7 @@ impl Pool {
         let first = loop {
             match self.find(&free, blocks, wanted) {
                 Some(first) => break first,
-                None => self.make_region(&mut free, rights, blocks)?,
+                None => self.make_region(&mut free, wanted, blocks)?,
             }
         };
         let is_run = len_bytes > self.segment_bytes;
@@ -267,27 +279,6 @@ impl Pool {
     /// anywhere: the rests of short segments, which no entry fits into, would be many.
     fn where_it_can_grow(&self, free: &FreeBlocks, rights: Rights, first: u32) -> u32 {
         self.find_row(free, rights, self.segment_bytes / self.block_bytes).unwrap_or(first)
-    }
-
-    /// Whether so many bytes in a row could be taken now.
-    pub(super) fn has_room(&self, wanted: Wanted) -> bool {
-        let blocks = self.blocks_for(wanted.len_bytes);
-        let free = self.free.lock();
-        self.left_bytes(&free) >= blocks * self.block_bytes
-            || self.find(&free, blocks, wanted).is_some()
-    }
-
-    /// Whether so many bytes in a row might be taken if all logs were empty. Looks closely only for
-    /// what is longer than a segment.
-    pub(super) fn could_hold(&self, wanted: Wanted) -> bool {
-        if wanted.len_bytes <= self.segment_bytes {
-            return true;
-        }
-        let all_blocks = self.limit_bytes / self.block_bytes;
-        let totals = self.totals();
-        let meta_blocks = (totals.meta + totals.cells) as usize / self.block_bytes;
-        let kept_blocks = meta_blocks + self.marks.floor(wanted.need, all_blocks);
-        self.blocks_for(wanted.len_bytes) + kept_blocks <= all_blocks
     }
 
     /// Whether so much died since a look for something to clean found nothing that another one is
@@ -322,8 +313,8 @@ impl Pool {
         more_bytes: usize,
         need: Need,
     ) -> bool {
-        let rights = self.region(addr.region()).rights;
-        let wanted = Wanted { len_bytes: more_bytes, need, rights };
+        let (owner, rights) = (self.block_of(addr).owner(), self.region(addr.region()).rights);
+        let wanted = Wanted { owner, len_bytes: more_bytes, need, rights };
         let (old, more) = (len_bytes / self.block_bytes, more_bytes / self.block_bytes);
         let index = addr.offset_bytes() / self.block_bytes;
         let first = self.number(addr.region(), index + old);
@@ -331,11 +322,10 @@ impl Pool {
         let fits =
             index + old + more <= self.region_blocks && self.leaves_enough(&free, more, wanted);
         let numbers = &free.of(rights).numbers;
-        let is_free = |number| numbers.contains(&number) && !free.held.contains(&number);
+        let is_free = |number| numbers.contains(&number) && !free.is_held(number);
         if !fits || !(first..first + more as u32).all(is_free) {
             return false;
         }
-        let owner = self.block_of(addr).owner();
         self.occupy(&mut free, addr, old..old + more, Use::Log, owner);
         true
     }
@@ -364,24 +354,6 @@ impl Pool {
         self.note_levels(free);
     }
 
-    /// Whether as much stays free without `blocks` as this need has to leave to others.
-    fn leaves_enough(&self, free: &FreeBlocks, blocks: usize, wanted: Wanted) -> bool {
-        let side = free.of(wanted.rights);
-        let floor = self.marks.floor(wanted.need, side.made_bytes / self.block_bytes);
-        side.numbers.len() >= blocks + floor
-    }
-
-    /// Says how much room there is: whoever changes the number of free blocks calls it.
-    fn note_levels(&self, free: &FreeBlocks) {
-        let grows = self.left_bytes(free) > 0;
-        for rights in [Rights::ReadOnly, Rights::ReadWrite] {
-            let side = free.of(rights);
-            let made_blocks = side.made_bytes / self.block_bytes;
-            let level = self.marks.level(side.numbers.len(), made_blocks, grows);
-            self.rooms[place_of(rights)].set(level);
-        }
-    }
-
     /// How much room there is in regions of this right.
     #[inline]
     pub(super) fn level(&self, rights: Rights) -> Level {
@@ -393,14 +365,6 @@ impl Pool {
         let levels =
             [Rights::ReadWrite, Rights::ReadOnly].map(|rights| (rights, self.level(rights)));
         if levels[0].1 > levels[1].1 { levels[0] } else { levels[1] }
-    }
-
-    /// So many free blocks in a row, in one region, if they may be taken.
-    fn find(&self, free: &FreeBlocks, blocks: usize, wanted: Wanted) -> Option<u32> {
-        if !self.leaves_enough(free, blocks, wanted) {
-            return None;
-        }
-        self.find_row(free, wanted.rights, blocks)
     }
 
     /// Marks a segment as the one that the log appends to.
@@ -447,6 +411,26 @@ impl Pool {
         let block = self.block_of(addr);
         block.close(part, bytes, self.sealed.fetch_add(1, Ordering::Relaxed));
         block.add(bytes);
+    }
+
+    /// Whether the entry at `addr` has a run to itself.
+    pub(super) fn is_alone(&self, addr: LogAddr) -> bool {
+        self.block_of(addr).run() * self.block_bytes > self.segment_bytes
+    }
+
+    /// The entry that has the run at `addr` to itself, and that the caller has pinned, is shorter
+    /// than it was.
+    pub(super) fn shorten_alone(&self, addr: LogAddr, old_bytes: usize, new_bytes: usize) {
+        let block = self.block_of(addr);
+        block.set_used(new_bytes);
+        let free = block.sub(old_bytes - new_bytes);
+        debug_assert!(!free, "the run at {addr:?} is pinned");
+    }
+
+    /// A pinned segment is of this part from now on, and the newest, without being copied.
+    pub(super) fn reseal(&self, addr: LogAddr, part: Part, used_bytes: usize) {
+        let sealed_as = self.sealed.fetch_add(1, Ordering::Relaxed);
+        self.block_of(addr).close(part, used_bytes, sealed_as);
     }
 
     /// Whether nothing in the active segment at `addr` is live or being written.

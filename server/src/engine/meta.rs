@@ -50,11 +50,12 @@ pub(super) fn piece_bytes(len_bytes: usize) -> usize {
 }
 
 /// A chunk that holds as many such pieces as there is room for, at least one; and its bytes.
-fn take_chunk(pool: &Pool, piece_bytes: usize) -> Result<(LogAddr, usize), RpcError> {
+fn take_chunk(pool: &Pool, piece_bytes: usize, owner: u32) -> Result<(LogAddr, usize), RpcError> {
     let pieces = CHUNK_BYTES.min(pool.limit_bytes() / CHUNK_PART) / piece_bytes;
     let take = |pieces: usize| {
         let len_bytes = (pieces * piece_bytes).next_multiple_of(pool.block_bytes());
-        Ok((pool.take(Wanted::to_read(len_bytes, Need::Grow), Use::Meta, 0)?, len_bytes))
+        let wanted = Wanted::to_read(owner, len_bytes, Need::Grow);
+        Ok((pool.take(wanted, Use::Meta, 0)?, len_bytes))
     };
     if pieces > 1
         && let Ok(chunk) = take(pieces)
@@ -65,15 +66,20 @@ fn take_chunk(pool: &Pool, piece_bytes: usize) -> Result<(LogAddr, usize), RpcEr
 }
 
 impl Meta {
-    /// Takes a piece; its bytes are whatever was there before.
-    pub(super) fn take(&self, pool: &Pool, len_bytes: usize) -> Result<LogAddr, RpcError> {
+    /// Takes a piece for a table; its bytes are whatever was there before.
+    pub(super) fn take(
+        &self,
+        pool: &Pool,
+        len_bytes: usize,
+        owner: u32,
+    ) -> Result<LogAddr, RpcError> {
         const { assert!(LINE_BYTES.is_multiple_of(UNIT_BYTES)) };
         let len_bytes = piece_bytes(len_bytes);
         let mut state = self.state.lock();
         let addr = match state.reuse(len_bytes) {
             Some(addr) => addr,
             None => {
-                let (addr, chunk_bytes) = take_chunk(pool, len_bytes)?;
+                let (addr, chunk_bytes) = take_chunk(pool, len_bytes, owner)?;
                 state.chunks.insert(addr, Chunk { len_bytes: chunk_bytes, used_bytes: 0 });
                 state.keep(addr, len_bytes, chunk_bytes);
                 addr

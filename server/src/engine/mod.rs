@@ -5,10 +5,10 @@
 //! [`Engine::tick`] now and then; after [`Engine::drop_table`], [`Engine::reclaim`] when sessions
 //! have acknowledged what they were told ([`Engine::retired_after`]), or have ended.
 //!
-//! Locks, in the order in which one thread may take them: the names of tables; the cleaner's
-//! work; the tables that it knows; one index segment, and the one that it is being split into;
-//! the directory of an index; a log, or what an ordered table's keys take; the metadata pieces;
-//! the free blocks; the budget.
+//! Locks, in the order in which one thread may take them: the names of tables; the region that is
+//! being left; the cleaner's work; the tables that it knows; one index segment, and the one that it
+//! is being split into; the directory of an index; a log, or what an ordered table's keys take; the
+//! metadata pieces; the free blocks; the budget.
 
 mod account;
 mod ahead;
@@ -24,8 +24,11 @@ mod counter;
 mod epoch;
 mod evict;
 mod expire;
+mod floor;
+mod header;
 mod heat;
 mod huge;
+mod in_place;
 mod index;
 mod log;
 mod memory;
@@ -65,6 +68,7 @@ pub use epoch::Acknowledged;
 pub use index::IndexStatus;
 pub use memory::{CellUse, RegionMap};
 pub use order::ScanRange;
+pub use shrink::ShrinkingStatus;
 pub use status::MemoryStatus;
 pub use table::{Stored, Table};
 

@@ -82,7 +82,7 @@ impl Order {
         // From here on given back if it does not come in.
         let reserved = Reserved { order: self, shared, account, key, is_in: false };
         if used > self.held_bytes.load(Ordering::Relaxed) {
-            let wanted = Wanted::to_read(shared.pool.block_bytes(), Need::Grow);
+            let wanted = Wanted::to_read(self.owner, shared.pool.block_bytes(), Need::Grow);
             self.hold(shared, account).map_err(|error| Refused { error, wanted })?;
         }
         Ok(reserved)
@@ -94,7 +94,7 @@ impl Order {
         let mut held = self.held.lock();
         while self.used_bytes() > self.held_bytes.load(Ordering::Relaxed) {
             account.take(block_bytes, Need::Grow, 0)?;
-            let wanted = Wanted::to_read(block_bytes, Need::Grow);
+            let wanted = Wanted::to_read(self.owner, block_bytes, Need::Grow);
             let block = shared.pool.take(wanted, Use::Held, self.owner);
             held.push(block.inspect_err(|_| account.give(block_bytes))?);
             account.note_index(block_bytes);

@@ -8,6 +8,7 @@
 //! | update | entry pending, old entry forwarded, committed, slot |
 //! | relocate | as update: the same version and value at another address |
 //! | delete | old entry dead, slot empty |
+//! | overwrite ([`super::in_place`]) | the same entry pending, committed, slot |
 //!
 //! Where clients change state words too ([`super::cas`]) what was committed changes by
 //! compare-and-swap only, and a change may fail there.
@@ -158,6 +159,12 @@ impl Pending<'_> {
     /// As [`Self::update`], for a copy of the same version.
     pub(super) fn relocate(&self, old: Spot<'_>, slot: Spot<'_>, fingerprint: u16) {
         self.succeed(old, slot, fingerprint, holds(Rule::CleanMarks));
+    }
+
+    /// It was written over its predecessor, to which `slot` points.
+    pub(super) fn overwrite(&self, slot: Spot<'_>, fingerprint: u16) {
+        self.commit();
+        self.point(slot, fingerprint);
     }
 
     fn succeed(&self, old: Spot<'_>, slot: Spot<'_>, fingerprint: u16, mark: bool) {

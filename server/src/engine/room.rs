@@ -32,6 +32,8 @@ pub(super) enum Need {
 /// So many bytes in a row, for this, in regions of this right.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
+    /// The table that wants them.
+    pub(super) owner: u32,
     pub(super) len_bytes: usize,
     pub(super) need: Need,
     pub(super) rights: Rights,
@@ -39,8 +41,8 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// For what clients only read.
-    pub(super) fn to_read(len_bytes: usize, need: Need) -> Self {
-        Self { len_bytes, need, rights: Rights::ReadOnly }
+    pub(super) fn to_read(owner: u32, len_bytes: usize, need: Need) -> Self {
+        Self { owner, len_bytes, need, rights: Rights::ReadOnly }
     }
 }
 

@@ -13,6 +13,36 @@ use super::epoch::Memory;
 #[derive(Default)]
 pub(super) struct Shrinking {
     slack_since_ns: Mutex<Option<u64>>,
+    /// Held by who empties a region: one at a time.
+    pub(super) leaving: Mutex<()>,
+}
+
+/// What went back to the system since the engine began, and what waits for sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShrinkingStatus {
+    /// Regions that went.
+    pub given_back_regions: u64,
+    /// Their length.
+    pub given_back_bytes: u64,
+    /// Regions and indexes of dropped tables that came back when sessions had acknowledged.
+    pub epochs_over: u64,
+    /// Those that sessions have still to acknowledge.
+    pub epochs_waiting: u64,
+    /// The longest of these waits that are over, in ms.
+    pub longest_wait_ms: u64,
+}
+
+impl ShrinkingStatus {
+    /// Both together.
+    pub(super) fn and(self, other: &Self) -> Self {
+        Self {
+            given_back_regions: self.given_back_regions + other.given_back_regions,
+            given_back_bytes: self.given_back_bytes + other.given_back_bytes,
+            epochs_over: self.epochs_over + other.epochs_over,
+            epochs_waiting: self.epochs_waiting + other.epochs_waiting,
+            longest_wait_ms: self.longest_wait_ms.max(other.longest_wait_ms),
+        }
+    }
 }
 
 /// Ns of a second.

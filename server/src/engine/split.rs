@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 use super::Shared;
 use super::account::Account;
 use super::bucket::header_at;
-use super::index::{Directory, Index, Segment, SegmentState, give, header_places, take};
+use super::index::{Contents, Directory, Index, Segment, SegmentState, give, header_places, take};
 use super::memory::Pool;
 use super::spot::Spot;
 
@@ -66,11 +66,13 @@ impl Index {
             count: halves.moved_count,
             split_at: self.split_at(prefix, state.depth),
             tail,
+            contents: halves.moved,
         };
         let number = self.push_locked(Segment { addr, state: Mutex::new(moved) });
         let _moved_is_locked_too = self.segment(number).state.lock();
         self.name_halves(shared, segment.addr, state, (number, addr));
         state.count -= halves.moved_count;
+        state.contents = state.contents.without(halves.moved);
         state.split_at = self.split_at(state.prefix, state.depth);
         halves.tidy(base, &mut state.tail);
         end(base);
@@ -154,6 +156,7 @@ struct Halves {
     words: Vec<u64>,
     moves: Vec<bool>,
     moved_count: u32,
+    moved: Contents,
 }
 
 /// First words of the lines of a bucket, in chain order, in a segment's words.
@@ -188,7 +191,8 @@ impl Halves {
     fn of(pool: &Pool, hash_seed: u64, base: Spot<'_>, depth: u8) -> Self {
         let mut words = vec![0; SEGMENT_WORDS];
         base.read_words(&mut words);
-        let mut halves = Self { moves: vec![false; SEGMENT_WORDS], words, moved_count: 0 };
+        let moves = vec![false; SEGMENT_WORDS];
+        let mut halves = Self { moves, words, moved_count: 0, moved: Contents::default() };
         let mut key = Vec::new();
         halves.prefetch(pool, 0);
         for line in (0..SEGMENT_WORDS).step_by(LINE_WORDS) {
@@ -203,7 +207,10 @@ impl Halves {
                 let _inside = at.plus(header.key_offset()).try_read(&mut key);
                 let prefix = KeyHash::of(hash_seed, &key).prefix();
                 halves.moves[i] = top_bits(prefix, depth + 1) & 1 == 1;
-                halves.moved_count += u32::from(halves.moves[i]);
+                if halves.moves[i] {
+                    halves.moved_count += 1;
+                    halves.moved.add(&header);
+                }
             }
         }
         halves

@@ -6,6 +6,7 @@ use super::cas::CasStatus;
 use super::clean::CleaningStatus;
 use super::log::Log;
 use super::order::Order;
+use super::shrink::ShrinkingStatus;
 use super::table::Table;
 use super::{Budget, Engine};
 
@@ -61,6 +62,8 @@ pub struct MemoryStatus {
     pub cleaning: CleaningStatus,
     /// What clients write by themselves.
     pub cas: CasStatus,
+    /// What went back to the system, and what waits for sessions.
+    pub shrinking: ShrinkingStatus,
 }
 
 impl MemoryStatus {
@@ -88,6 +91,7 @@ impl MemoryStatus {
             sum.private_bytes += part.private_bytes;
             sum.cleaning = sum.cleaning.and(&part.cleaning);
             sum.cas = sum.cas.and(&part.cas);
+            sum.shrinking = sum.shrinking.and(&part.shrinking);
         }
         sum.free_bytes += sum.unmade_bytes;
         sum.limit_bytes = sum.region_bytes + sum.retired_bytes + sum.unmade_bytes;
@@ -143,6 +147,7 @@ impl Engine {
             private_bytes: private as u64,
             cleaning: self.cleaning_status(),
             cas: self.cas_status(),
+            shrinking: self.shrinking_status(),
         }
     }
 }

@@ -8,7 +8,7 @@ use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::control::{TableInfo, TableOptions, UpdateMode};
 use onesided_protocol::hash::KeyHash;
-use onesided_protocol::layout::entry::{EntryHeader, FLAG_LARGE, is_large};
+use onesided_protocol::layout::entry::EntryHeader;
 use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, SEGMENT_SLOTS};
 use onesided_protocol::layout::state::Death;
 use onesided_protocol::limits::{DEPTH_MAX, KEY_MAX_BYTES};
@@ -20,7 +20,7 @@ use super::account::Account;
 use super::bucket::{Hit, Probe};
 use super::cas::{LOST_MAX, contended};
 use super::cells::Cells;
-use super::change::{Change, Decision, Put};
+use super::change::{Change, Put};
 use super::evict::Part;
 use super::expire::ExpiryRound;
 use super::heat::TableHeat;
@@ -62,7 +62,7 @@ pub struct Table {
     /// What entries are written with, from the secret.
     pub(super) sums: ChecksumKey,
     pub(super) shared: Arc<Shared>,
-    pub(super) account: Account,
+    pub(super) account: Arc<Account>,
     pub(super) index: Index,
     /// Its keys in order, if it is an ordered table.
     pub(super) order: Option<Order>,
@@ -105,17 +105,11 @@ pub(super) struct Refused {
     pub(super) wanted: Wanted,
 }
 
-impl From<RpcError> for Refused {
-    fn from(error: RpcError) -> Self {
-        Self { error, wanted: Wanted::to_read(0, Need::Grow) }
-    }
-}
-
 /// A locked segment and what a look for a key in it found.
 pub(super) struct Found<'a> {
-    hash: KeyHash,
+    pub(super) hash: KeyHash,
     segment: &'a Segment,
-    state: MutexGuard<'a, SegmentState>,
+    pub(super) state: MutexGuard<'a, SegmentState>,
     pub(super) base: Spot<'a>,
     pub(super) probe: Probe,
 }
@@ -130,6 +124,7 @@ impl Found<'_> {
         self.probe.hit = None;
         self.probe.vacant_bytes = Some(hit.slot_bytes);
         self.state.count -= 1;
+        self.state.contents.sub(&hit.header);
     }
 }
 
@@ -142,15 +137,15 @@ impl Table {
         (hash_seed, secret): (u64, u64),
         shared: Arc<Shared>,
     ) -> Result<Self, RpcError> {
-        let account = Account::default();
-        account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
-        let heat = TableHeat::default();
-        heat.set(options.evict);
-        let index = Index::new(&shared, &account, record, hash_seed)?;
         let rights = match options.update {
             UpdateMode::Rpc => Rights::ReadOnly,
             UpdateMode::Cas => Rights::ReadWrite,
         };
+        let account = Arc::new(Account::new(id, rights));
+        account.set_bounds(&options);
+        let heat = TableHeat::default();
+        heat.set(options.evict);
+        let index = Index::new(&shared, &account, record, hash_seed)?;
         Ok(Self {
             id,
             name: name.to_owned(),
@@ -195,6 +190,7 @@ impl Table {
         TableOptions {
             default_ttl_s: self.default_ttl_s.load(Ordering::Relaxed),
             quota_bytes: self.account.quota_bytes.load(Ordering::Relaxed),
+            floor_bytes: self.account.floor_bytes.load(Ordering::Relaxed),
             evict: self.evicts(),
             ordered: self.order.is_some(),
             update: self.update,
@@ -223,7 +219,7 @@ impl Table {
     pub(super) fn set_options(&self, options: TableOptions) {
         self.evict.store(options.evict, Ordering::Relaxed);
         self.default_ttl_s.store(options.default_ttl_s, Ordering::Relaxed);
-        self.account.quota_bytes.store(options.quota_bytes, Ordering::Relaxed);
+        self.account.set_bounds(&options);
         self.heat.set(options.evict);
     }
 
@@ -314,7 +310,7 @@ impl Table {
         key: &[u8],
         change: &mut impl Change,
     ) -> Result<Option<u64>, RpcError> {
-        let version = self.with_room(|| self.try_write(key, change))?;
+        let version = self.with_room(|| self.try_write_somewhere(key, change))?;
         self.help_to_clean(key.len() + change.value().len());
         Ok(version)
     }
@@ -337,7 +333,11 @@ impl Table {
         attempt().map_err(|refused| refused.error)
     }
 
-    fn try_write(&self, key: &[u8], change: &mut impl Change) -> Result<Option<u64>, Refused> {
+    pub(super) fn try_write(
+        &self,
+        key: &[u8],
+        change: &mut impl Change,
+    ) -> Result<Option<u64>, Refused> {
         if key.len() > KEY_MAX_BYTES {
             let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
             return Err(RpcError::new(ErrorCode::TooLarge, text).into());
@@ -353,7 +353,7 @@ impl Table {
             };
             let header = self.header(key, change.value(), decision, live)?;
             match live {
-                Some(hit) => match self.replace(&found, hit, header, key, change.value())? {
+                Some(hit) => match self.replace(&mut found, hit, header, key, change.value())? {
                     None if lost == LOST_MAX => return Err(contended().into()),
                     None => lost += 1,
                     version => return Ok(version),
@@ -376,7 +376,7 @@ impl Table {
     /// `None`: a client was faster, so look again.
     fn replace(
         &self,
-        found: &Found<'_>,
+        found: &mut Found<'_>,
         hit: Hit,
         mut header: EntryHeader,
         key: &[u8],
@@ -386,13 +386,18 @@ impl Table {
         header.version = hit.header.version.saturating_add(1);
         let longer = header.padded_bytes() > hit.header.padded_bytes();
         let need = if longer { Need::Grow } else { Need::Replace };
-        let wanted = self.log.wanted(header.padded_bytes(), need);
+        let wanted = self.log.wanted(self.id, header.padded_bytes(), need);
         let fresh = self
             .append_entry(&self.log, need, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
         self.note_version(header.version);
         if self.is_cas() {
-            return Ok(self.link(found, hit, &fresh)?.then_some(header.version));
+            let linked = self.link(found, hit, &fresh)?;
+            if linked {
+                found.state.contents.sub(&hit.header);
+                found.state.contents.add(&header);
+            }
+            return Ok(linked.then_some(header.version));
         }
         if let Err(error) = self.end_counter_if(&hit, true) {
             self.give_up(&fresh, &header);
@@ -400,6 +405,8 @@ impl Table {
         }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());
+        found.state.contents.sub(&hit.header);
+        found.state.contents.add(&header);
         self.end_counter_if(&hit, false)?;
         self.heat.note(found.hash);
         self.release(hit.addr, &hit.header);
@@ -423,7 +430,7 @@ impl Table {
         value: &[u8],
     ) -> Result<Option<u64>, Refused> {
         let Found { hash, segment, state, base, probe } = found;
-        let wanted = Wanted::to_read(INDEX_SEGMENT_BYTES, Need::Grow);
+        let wanted = Wanted::to_read(self.id, INDEX_SEGMENT_BYTES, Need::Grow);
         let of_index = |error| Refused { error, wanted };
         let room = self
             .index
@@ -435,7 +442,7 @@ impl Table {
             None => None,
         };
         header.version = self.new_version();
-        let wanted = self.log.wanted(header.padded_bytes(), Need::Grow);
+        let wanted = self.log.wanted(self.id, header.padded_bytes(), Need::Grow);
         let fresh = self
             .append_entry(&self.log, Need::Grow, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
@@ -448,6 +455,7 @@ impl Table {
             self.recount(&fresh);
         }
         state.count += 1;
+        state.contents.add(&header);
         self.heat.note(*hash);
         self.settle(&fresh);
         Ok(Some(header.version))
@@ -462,11 +470,10 @@ impl Table {
         key: &[u8],
         value: &[u8],
     ) -> Result<Fresh<'_>, RpcError> {
-        let Shared { pool, append_numbers, .. } = &*self.shared;
+        let pool = &self.shared.pool;
         let putter = Putter { pool, account: &self.account, owner: self.id, need };
         let addr = log.reserve(putter, header.padded_bytes())?;
-        let append_number =
-            if header.is_large() { append_numbers.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let append_number = self.append_number(&header);
         let draft = Draft { header, append_number, key, value };
         let pending = publish::write(pool.at(addr), addr, &self.sums, &draft);
         Ok(Fresh { pending, addr, len_bytes: header.padded_bytes() })
@@ -475,42 +482,6 @@ impl Table {
     /// The entry is where it belongs: from now on the cleaner may look at it.
     pub(super) fn settle(&self, fresh: &Fresh<'_>) {
         self.account.give(self.shared.pool.unpin(fresh.addr));
-    }
-
-    /// The header of a new entry, its version apart.
-    fn header(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        decision: Decision,
-        live: Option<Hit>,
-    ) -> Result<EntryHeader, RpcError> {
-        let max_bytes = self.shared.value_max_bytes;
-        let old = live.map(|hit| hit.header).unwrap_or_default();
-        let header = EntryHeader {
-            version: 0,
-            value_len: value.len() as u32,
-            key_len: key.len() as u16,
-            flags: if is_large(value.len()) { FLAG_LARGE } else { 0 },
-            expiry_s: match decision.ttl {
-                Some(ttl) => self.expiry_s(ttl),
-                None => old.expiry_s,
-            },
-            user_flags: decision.user_flags.unwrap_or(old.user_flags),
-        };
-        if header.expiry_s != 0 && !self.expiring.load(Ordering::Relaxed) {
-            self.expiring.store(true, Ordering::Relaxed);
-        }
-        let run_max_bytes = self.shared.pool.run_max_bytes();
-        if value.len() <= max_bytes && header.padded_bytes() <= run_max_bytes {
-            return Ok(header);
-        }
-        let text = format!(
-            "a value of {} bytes: the limit is {max_bytes}, and {run_max_bytes} for an entry with \
-             header and key",
-            value.len()
-        );
-        Err(RpcError::new(ErrorCode::TooLarge, text))
     }
 
     pub(super) fn find(&self, key: &[u8]) -> Result<Found<'_>, RpcError> {

@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use super::bucket::header_at;
 use super::clean::count;
 use super::epoch::Memory;
-use super::index::{IndexStatus, Segment, invalidate};
+use super::index::{Contents, IndexStatus, Segment, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
 use super::table::Table;
@@ -56,6 +56,13 @@ impl Tables {
             let text = format!("there is no table {name:?}");
             RpcError::new(ErrorCode::NoSuchTable, text)
         })
+    }
+
+    /// The floors of all, this one having that.
+    fn floors_with(&self, name: &str, floor_bytes: u64) -> u64 {
+        let others = self.by_name.values().filter(|table| table.name() != name);
+        let floors = others.map(|table| table.options().floor_bytes);
+        floors.fold(floor_bytes, u64::saturating_add)
     }
 
     fn take_record(&mut self) -> Result<u32, RpcError> {
@@ -130,6 +137,7 @@ impl Engine {
             let text = format!("there is a table {name:?} already");
             return Err(RpcError::new(ErrorCode::TableExists, text));
         }
+        self.promise_floors(tables.floors_with(name, options.floor_bytes))?;
         let seeds = (tables.random.random(), tables.random.random());
         let record = tables.take_record()?;
         let id = tables.last_id + 1;
@@ -140,6 +148,8 @@ impl Engine {
             Ok(table) => Arc::new(table),
             Err(error) => {
                 tables.free_records.push_front(record);
+                // Less than was promised before.
+                self.promise_floors(tables.floors_with(name, 0))?;
                 return Err(error);
             }
         };
@@ -153,8 +163,8 @@ impl Engine {
     /// Sets all options of a table, but whether it is ordered and how it is updated.
     ///
     /// # Errors
-    /// `NoSuchTable`; `BadOption` if one of these is another one, or options contradict each other;
-    /// nothing was changed.
+    /// `NoSuchTable`; `BadOption` if one of these is another one, options contradict each other, or
+    /// there is no memory for the floors of all; nothing was changed.
     pub fn alter_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
         let tables = self.tables.lock();
         let table = tables.get(name)?;
@@ -167,7 +177,9 @@ impl Engine {
             return Err(RpcError::new(ErrorCode::BadOption, text));
         }
         check_options(options)?;
+        self.promise_floors(tables.floors_with(name, options.floor_bytes))?;
         table.set_options(options);
+        self.set_floors(&tables);
         self.shared.catalog.change_table(table.index.record, &record_of(table));
         Ok(table.info())
     }
@@ -213,6 +225,7 @@ impl Engine {
             let mut tables = self.tables.lock();
             let table = tables.get(name)?.clone();
             tables.by_name.remove(name);
+            self.promise_floors(tables.floors_with(name, 0))?;
             self.list_by_id(&tables);
             let written_bytes = table.log.appended_bytes();
             count(&self.shared.cleaner.counts.written_before_bytes, written_bytes);
@@ -249,6 +262,12 @@ impl Engine {
         by_id.sort_by_key(|table| table.id());
         self.shared.cleaner.know(&by_id);
         self.by_id.store(Arc::new(by_id));
+        self.set_floors(tables);
+    }
+
+    fn set_floors(&self, tables: &Tables) {
+        let with_floor = tables.by_name.values().filter(|table| table.options().floor_bytes > 0);
+        self.shared.pool.set_floors(with_floor.map(|table| Arc::clone(&table.account)).collect());
     }
 }
 
@@ -288,6 +307,7 @@ impl Table {
             Log::release(pool, &self.account, addr, len_bytes);
         }
         state.count = 0;
+        state.contents = Contents::default();
     }
 
     fn status(&self, log: BlockTotals) -> (TableStatus, IndexStatus) {
@@ -309,6 +329,8 @@ impl Table {
             expired_entries: self.expired.load(Ordering::Relaxed),
             evicted_entries: self.evicted.load(Ordering::Relaxed),
             expiry_backlog: self.expiry_round.backlog(),
+            payload_bytes: index.payload_bytes,
+            padding_bytes: index.padding_bytes,
         };
         (table, index)
     }

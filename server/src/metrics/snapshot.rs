@@ -130,6 +130,8 @@ fn with_labels(labels: &Labels, tables: Vec<TenantTable>) -> Vec<TableNow> {
         });
         let sum = &mut other.status;
         sum.live_bytes += status.live_bytes;
+        sum.payload_bytes += status.payload_bytes;
+        sum.padding_bytes += status.padding_bytes;
         sum.dead_bytes += status.dead_bytes;
         sum.log_bytes += status.log_bytes;
         sum.index_bytes += status.index_bytes;

@@ -1,5 +1,6 @@
 //! `tables`, `stats`, `ping`.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, IsTerminal};
 use std::time::Duration;
 
@@ -67,17 +68,38 @@ fn list(session: &Session, detail: bool) -> Result<Outcome> {
     }
     let rows = if detail {
         let head = [
-            "table", "keys", "live", "dead", "free", "index", "written", "moved", "expired",
-            "backlog", "evicted",
+            "table", "keys", "live", "payload", "padding", "dead", "free", "index", "written",
+            "moved", "expired", "backlog", "evicted",
         ];
         with_head(&head, tables.iter().map(detail_row))
     } else {
-        let head =
-            ["table", "keys", "live", "log", "index", "ttl", "quota", "full", "scans", "update"];
+        let head = [
+            "table", "keys", "live", "log", "index", "ttl", "quota", "floor", "full", "scans",
+            "update",
+        ];
         with_head(&head, tables.iter().map(table_row))
     };
     output::line(&output::table(&rows))?;
+    if detail {
+        output::line(&shrinking(session)?)?;
+    }
     Ok(Outcome::Done)
+}
+
+/// What went back to the system, and what waits for sessions.
+fn shrinking(session: &Session) -> Result<String> {
+    let stats: HashMap<String, u64> = session.client.server_stats()?.into_iter().collect();
+    let of = |name: &str| stats.get(name).copied().unwrap_or_default();
+    Ok(format!(
+        "\n{} regions of {}; {} regions of {} given back to the system; epochs waited for: {}, \
+         waiting for sessions: {}",
+        count(of("memory_regions")),
+        megabytes(of("memory_region_bytes")),
+        count(of("memory_given_back_regions")),
+        megabytes(of("memory_given_back_bytes")),
+        count(of("memory_epochs")),
+        count(of("memory_epochs_waiting")),
+    ))
 }
 
 fn with_head(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
@@ -89,6 +111,8 @@ fn detail_row(table: &TableStatus) -> Vec<String> {
         table.name.clone(),
         count(table.keys),
         megabytes(table.live_bytes),
+        megabytes(table.payload_bytes),
+        megabytes(table.padding_bytes),
         megabytes(table.dead_bytes),
         megabytes(table.free_bytes),
         megabytes(table.index_bytes),
@@ -106,11 +130,14 @@ fn table_json(table: &TableStatus) -> Json {
         "id": table.id,
         "keys": table.keys,
         "live_bytes": table.live_bytes,
+        "payload_bytes": table.payload_bytes,
+        "padding_bytes": table.padding_bytes,
         "log_bytes": table.log_bytes,
         "index_bytes": table.index_bytes,
         "splits": table.splits,
         "default_ttl_s": table.options.default_ttl_s,
         "quota_bytes": table.options.quota_bytes,
+        "floor_bytes": table.options.floor_bytes,
         "evict": table.options.evict,
         "ordered": table.options.ordered,
         "update": table.options.update.name(),
@@ -135,6 +162,7 @@ fn table_row(table: &TableStatus) -> Vec<String> {
         megabytes(table.index_bytes),
         or_none(options.default_ttl_s.into(), format!("{} s", options.default_ttl_s)),
         or_none(options.quota_bytes, megabytes(options.quota_bytes)),
+        or_none(options.floor_bytes, megabytes(options.floor_bytes)),
         if options.evict { "evict" } else { "noeviction" }.to_owned(),
         if options.ordered { "ordered" } else { "-" }.to_owned(),
         options.update.name().to_owned(),

@@ -295,6 +295,7 @@ Options of a table, after a colon, separated by commas:
   ttl=N        seconds a value lives unless its put says otherwise; 0 = for ever
   quota=SIZE   bytes that entries and index may take (64MiB, 1GiB, ...); 0 = no limit but
                the server's memory
+  floor=SIZE   bytes that other tables cannot take from it, and that eviction leaves it
   evict        entries may go when memory, or the quota, is full: a cache
   noeviction   they may not: what would need more memory is refused
   update=MODE  rpc (default): the server changes what is there when it is asked to; cas: clients do

@@ -9,6 +9,10 @@ pub(crate) fn parse(spec: &str, mut options: TableOptions) -> Result<(String, Ta
     if name.is_empty() {
         bail!("no table name before the options in {spec:?}");
     }
+    let given = |wanted: &str| list.split(',').any(|option| option == wanted);
+    if given("evict") && given("noeviction") {
+        bail!("evict and noeviction are both given in {spec:?}: leave one out");
+    }
     for option in list.split(',').filter(|option| !option.is_empty()) {
         if matches!(option, "evict" | "noeviction") {
             options.evict = option == "evict";
@@ -38,13 +42,14 @@ fn set(options: &mut TableOptions, key: &str, value: &str) -> Result<()> {
                 value.parse().with_context(|| format!("ttl={value}: not a number of seconds"))?;
         }
         "quota" => options.quota_bytes = size(value)?,
+        "floor" => options.floor_bytes = size(value)?,
         "update" => {
             let mode = UpdateMode::from_name(value);
             options.update = mode.with_context(|| format!("update={value}: not rpc or cas"))?;
         }
         _ => bail!(
-            "no option {key:?} of a table; there are: ttl=, quota=, evict, noeviction, ordered, \
-             update="
+            "no option {key:?} of a table; there are: ttl=, quota=, floor=, evict, noeviction, \
+             ordered, update="
         ),
     }
     Ok(())
@@ -66,12 +71,13 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let spec = "a:ttl=60,quota=64KiB,evict,ordered,update=cas";
+        let spec = "a:ttl=60,quota=64KiB,floor=1KiB,evict,ordered,update=cas";
         let (name, options) = parse(spec, Default::default()).unwrap();
         assert_eq!(name, "a");
         let all = TableOptions {
             default_ttl_s: 60,
             quota_bytes: 65_536,
+            floor_bytes: 1_024,
             evict: true,
             ordered: true,
             update: UpdateMode::Cas,
@@ -92,6 +98,7 @@ mod tests {
             ("a:ttl=-1", "not a number"),
             ("a:update=faa", "not rpc or cas"),
             ("a:color=red", "there are: ttl="),
+            ("a:evict,ttl=1,noeviction", "both"),
         ] {
             let error = format!("{:#}", parse(spec, Default::default()).unwrap_err());
             assert!(error.contains(says), "{spec}: {error}");

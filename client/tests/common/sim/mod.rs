@@ -152,7 +152,7 @@ impl Sim {
         let world = World::new(plan.seed, plan.network);
         let clock = Arc::new(SimClock(AtomicU64::new(1_000_000 * 1_000_000_000)));
         let config = EngineConfig {
-            memory_bytes: 4 << 20,
+            memory_bytes: plan.memory_bytes,
             region_bytes: 512 << 10,
             segment_bytes: 1 << 10,
             seed: plan.seed,

@@ -12,6 +12,8 @@ use crate::values::STAMPABLE_MIN_BYTES;
 pub struct Plan {
     pub seed: u64,
     pub network: Options,
+    /// Of the server. Segments have 1 KiB.
+    pub memory_bytes: usize,
     pub keys: usize,
     pub clients: usize,
     /// After so many the run ends.
@@ -119,6 +121,7 @@ impl Plan {
         let plan = Self {
             seed,
             network,
+            memory_bytes: 4 << 20,
             keys: rng.random_range(1..4),
             clients: rng.random_range(3..7),
             mutations: rng.random_range(40..100),

@@ -204,7 +204,7 @@ impl Table {
         let most = most.next_multiple_of(pool.block_bytes()).min(pool.segment_bytes());
         let take = |len_bytes: usize| {
             self.account.take(len_bytes, Need::Grow, 0)?;
-            let wanted = self.log.wanted(len_bytes, Need::Grow);
+            let wanted = self.log.wanted(self.id(), len_bytes, Need::Grow);
             let taken = pool.take(wanted, Use::Log, self.id());
             taken.inspect_err(|_| self.account.give(len_bytes)).map(|addr| (addr, len_bytes))
         };

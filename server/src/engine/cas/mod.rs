@@ -101,7 +101,11 @@ impl Table {
             .newest(hit, key)
             .filter(|newest| newest.addr == hit.addr || self.point(found, hit.slot_bytes, newest));
         match newest {
-            Some(newest) => found.probe.hit = Some(newest),
+            Some(newest) => {
+                found.state.contents.sub(&hit.header);
+                found.state.contents.add(&newest.header);
+                found.probe.hit = Some(newest);
+            }
             None => self.forsake(found, hit),
         }
     }

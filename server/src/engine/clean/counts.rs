@@ -23,6 +23,8 @@ pub struct CleaningStatus {
     pub freed_bytes: u64,
     /// Segments that were not, because there was no room for copies.
     pub given_up: u64,
+    /// Long entries that were overwritten where they lay, for want of room.
+    pub in_place_entries: u64,
     /// Writes that found no room and cleaned until there was some, or there was none to be had.
     pub waits: u64,
     /// The longest of these waits, us.
@@ -41,6 +43,7 @@ impl CleaningStatus {
             segments: self.segments + other.segments,
             freed_bytes: self.freed_bytes + other.freed_bytes,
             given_up: self.given_up + other.given_up,
+            in_place_entries: self.in_place_entries + other.in_place_entries,
             waits: self.waits + other.waits,
             longest_wait_us: self.longest_wait_us.max(other.longest_wait_us),
         }
@@ -69,6 +72,8 @@ pub(in crate::engine) struct Counts {
     pub(in crate::engine) freed_bytes: AtomicU64,
     /// Segments that were given up, because there was no room for copies.
     pub(in crate::engine) given_up: AtomicU64,
+    /// Entries that were overwritten where they lay.
+    pub(in crate::engine) in_place: AtomicU64,
     /// Writes that waited for room, and the longest such wait.
     pub(in crate::engine) waits: AtomicU64,
     pub(in crate::engine) longest_wait_us: AtomicU64,
@@ -91,6 +96,7 @@ impl Engine {
             segments: count(&counts.segments),
             freed_bytes: count(&counts.freed_bytes),
             given_up: count(&counts.given_up),
+            in_place_entries: count(&counts.in_place),
             waits: count(&counts.waits),
             longest_wait_us: count(&counts.longest_wait_us),
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use onesided_fabric::Rights;
+use parking_lot::MutexGuard;
 
 use super::{Choice, Cleaning, Step, count, row};
 use crate::engine::Shared;
@@ -15,8 +16,10 @@ use crate::engine::table::Table;
 /// walked through for a byte of room, as long as [`Cleaner::choice`] finds a segment.
 const HELP_FACTOR: usize = 12;
 const HELP_FACTOR_FULL: usize = 80;
-/// And at most, so that no write takes much longer than others.
+/// And at most, so that no write takes much longer than others; or so many times what it has
+/// written, since long values would take room faster than short ones make it.
 const HELP_MAX_BYTES: usize = 128 << 10;
+const HELP_MAX_FACTOR: usize = 4;
 /// Segments that a writer without room empties before it tries again.
 const SEGMENTS_FOR_ROOM: usize = 64;
 /// How often it looks, meanwhile, for a stretch of a region to empty.
@@ -71,13 +74,14 @@ impl Shared {
         if let Some(mut work) = self.cleaner.work.try_lock() {
             let choice = self.cleaner.choice(Some(rights), level);
             let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
-            let budget_bytes = (written_bytes * factor).min(HELP_MAX_BYTES);
+            let most_bytes = HELP_MAX_BYTES.max(written_bytes * HELP_MAX_FACTOR);
+            let budget_bytes = (written_bytes * factor).min(most_bytes);
             work.go_on(self, choice, budget_bytes);
         }
     }
 
     fn make_room(&self, table: &Table, wanted: Wanted) -> bool {
-        let Wanted { len_bytes, need, rights } = wanted;
+        let Wanted { len_bytes, need, rights, .. } = wanted;
         let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
         let spare_bytes = self.pool.segment_bytes();
         // Nothing is to go for what cannot fit at all.
@@ -91,6 +95,8 @@ impl Shared {
         let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
         let (mut closed, mut rows) = (false, 0);
         for n in 0..SEGMENTS_FOR_ROOM {
+            // Those who need less may find it by now.
+            MutexGuard::bump(&mut work);
             let owner = is_over().then(|| table.id());
             if owner.is_none() {
                 if self.pool.has_room(wanted) {
@@ -110,7 +116,7 @@ impl Shared {
             // What a table over its quota loses may lie anywhere.
             let rights = owner.is_none().then_some(rights);
             let choice = self.cleaner.choice(rights, Level::Full);
-            let choice = Choice { owner, spares_none, ..choice };
+            let choice = Choice { owner, spares_none, wanted_by: table.id(), ..choice };
             if work.go_on(self, choice, usize::MAX) != Step::Nothing {
                 continue;
             }

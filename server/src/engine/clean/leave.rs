@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Cleaning, Step, Walk, Work};
+use parking_lot::MutexGuard;
+
+use super::{Cleaning, Step, Walk};
 use crate::engine::Shared;
 use crate::engine::room::Level;
 use crate::engine::table::Table;
@@ -13,34 +15,36 @@ const STEPS_MAX: usize = 256;
 impl Shared {
     /// Empties the region that is the least work to empty, and sees to it that nothing is put there
     /// any more. Gives its id; `None`: there is none, or somebody is at work in it.
+    ///
+    /// Others, who may need room, get the cleaner's work between any two segments.
     pub(in crate::engine) fn leave_region(&self, tables: &[Arc<Table>]) -> Option<u32> {
-        let mut work = self.cleaner.work.lock();
-        // What is in work may lie there.
-        while work.walk.is_some() {
-            work.go_on(self, self.cleaner.choice(None, Level::Ample), usize::MAX);
-        }
+        let _alone = self.shrinking.leaving.lock();
         let id = self.pool.easiest_to_leave()?;
         if self.cleaner.mode != Cleaning::Off {
-            self.make_room_beside(&mut work, id);
+            self.make_room_beside(id);
         }
         // Neither copies nor others take what becomes free in it meanwhile.
-        let _held = self.pool.hold(self.pool.blocks_of(id));
+        let _held = self.pool.hold_region(self.pool.blocks_of(id));
         tables.iter().for_each(|table| table.leave(id));
         let segments = self.pool.segments_of(id);
         if self.cleaner.mode == Cleaning::Off && !segments.is_empty() {
             return None;
         }
         for segment in segments {
+            let mut work = self.cleaner.work.lock();
+            // What is in work may be this one.
+            work.finish(self);
             if let Some(walk) = Walk::pin(self, segment, None, |_| true) {
                 work.empty(self, walk);
             }
+            MutexGuard::unlock_fair(work);
         }
         self.pool.retire(id).then_some(id)
     }
 
     /// Cleans elsewhere until what is live in a region has room beside it, so that none is made for
     /// that, and copies do not fail at the limit.
-    fn make_room_beside(&self, work: &mut Work, id: u32) {
+    fn make_room_beside(&self, id: u32) {
         self.pool.look_again();
         let rights = self.pool.rights(id);
         for _ in 0..STEPS_MAX {
@@ -48,9 +52,11 @@ impl Shared {
                 return;
             }
             let choice = self.cleaner.choice(Some(rights), Level::Low);
+            let mut work = self.cleaner.work.lock();
             if work.go_on(self, choice, usize::MAX) == Step::Nothing {
                 return;
             }
+            MutexGuard::unlock_fair(work);
         }
     }
 }

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::Walk;
 use crate::engine::Shared;
 use crate::engine::bucket::header_at;
-use crate::engine::evict::{Coldest, Part, Plan};
+use crate::engine::evict::{Coldest, Part, Plan, Thinning};
 use crate::engine::heat::HEAT_MAX;
 use crate::engine::table::Table;
 
@@ -48,10 +48,17 @@ struct Queue {
 }
 
 impl Oldest {
-    /// Pins the next one, of this table or of the one that has most.
-    pub(super) fn next(&mut self, shared: &Shared, owner: Option<u32>) -> Option<Walk> {
-        if self.left == 0 || owner.is_some_and(|owner| owner != self.owner) {
-            *self = Self::look(shared, owner)?;
+    /// Pins the next one, of this table or of the one that has most. Tables lose nothing below
+    /// their floor, but to themselves.
+    pub(super) fn next(
+        &mut self,
+        shared: &Shared,
+        owner: Option<u32>,
+        wanted_by: u32,
+    ) -> Option<Walk> {
+        let another = owner.is_some_and(|owner| owner != self.owner);
+        if self.left == 0 || another || !self.may_lose(1, wanted_by) {
+            *self = Self::look(shared, owner, wanted_by)?;
         }
         let plan = Plan::of(self.fresh.bytes, self.kept.bytes, shared.pool.segment_bytes() as u64);
         let queue = match plan.part() {
@@ -60,8 +67,13 @@ impl Oldest {
         };
         while let Some((sealed_as, segment)) = queue.segments.pop() {
             // Another one may have taken its place.
-            let walk = Walk::pin(shared, segment, Some((plan, self.coldest)), |sealed| {
-                sealed.sealed_as == sealed_as && sealed.owner == self.owner
+            let table = self.table.upgrade()?;
+            let is_alone = shared.pool.is_alone(segment);
+            let thinning = Thinning { plan, coldest: self.coldest, is_alone };
+            let walk = Walk::pin(shared, segment, Some(thinning), |sealed| {
+                let bytes = sealed.blocks * shared.pool.block_bytes();
+                let is_it = sealed.sealed_as == sealed_as && sealed.owner == self.owner;
+                is_it && table.may_lose(bytes, wanted_by)
             });
             if let Some(walk) = walk {
                 queue.bytes = queue.bytes.saturating_sub(walk.used_bytes as u64);
@@ -73,7 +85,7 @@ impl Oldest {
         None
     }
 
-    fn look(shared: &Shared, owner: Option<u32>) -> Option<Self> {
+    fn look(shared: &Shared, owner: Option<u32>, wanted_by: u32) -> Option<Self> {
         let mut tables: BTreeMap<u32, Self> = BTreeMap::new();
         for (addr, sealed) in shared.pool.sealed() {
             if owner.is_some_and(|owner| owner != sealed.owner) {
@@ -92,8 +104,8 @@ impl Oldest {
             queue.segments.push((sealed.sealed_as, addr));
             queue.bytes += sealed.used_bytes as u64;
         }
-        let evicts = |oldest: &Self| oldest.table.upgrade().is_some_and(|table| table.evicts());
-        let mut most = tables.into_values().filter(evicts).max_by_key(Self::bytes)?;
+        let may_lose = |oldest: &Self| oldest.may_lose(1, wanted_by);
+        let mut most = tables.into_values().filter(may_lose).max_by_key(Self::bytes)?;
         for queue in [&mut most.fresh, &mut most.kept] {
             queue.segments.sort_unstable_by(|a, b| b.cmp(a));
         }
@@ -105,6 +117,10 @@ impl Oldest {
         Some(most)
     }
 
+    fn may_lose(&self, bytes: usize, wanted_by: u32) -> bool {
+        self.table.upgrade().is_some_and(|table| table.may_lose(bytes, wanted_by))
+    }
+
     fn bytes(&self) -> u64 {
         self.fresh.bytes + self.kept.bytes
     }
@@ -113,7 +129,7 @@ impl Oldest {
 impl Table {
     pub(super) fn keeps(
         &self,
-        (plan, coldest): (Plan, Coldest),
+        Thinning { plan, coldest, .. }: Thinning,
         hash: KeyHash,
         addr: LogAddr,
     ) -> bool {

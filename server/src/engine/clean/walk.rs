@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::hash::KeyHash;
-use onesided_protocol::layout::entry::STATE_OFFSET;
+use onesided_protocol::layout::entry::{EntryHeader, STATE_OFFSET};
 use onesided_protocol::layout::state::{Death, State};
 use onesided_protocol::rpc::RpcError;
 use onesided_protocol::rules::{Rule, holds};
@@ -14,7 +14,7 @@ use super::{Cleaning, count};
 use crate::engine::block::Sealed;
 use crate::engine::bucket::{header_at, slot_of};
 use crate::engine::cas::Stretch;
-use crate::engine::evict::{Coldest, Plan};
+use crate::engine::evict::{Part, Thinning};
 use crate::engine::room::Need;
 use crate::engine::table::{Fresh, Table, read_value};
 use crate::engine::{Shared, publish};
@@ -31,7 +31,9 @@ pub(super) struct Walk {
     pub(super) used_bytes: usize,
     pub(super) next_bytes: usize,
     /// Which live entries go.
-    pub(super) evicts: Option<(Plan, Coldest)>,
+    pub(super) evicts: Option<Thinning>,
+    /// Its one entry stays where it is.
+    stays: bool,
 }
 
 /// Entries that are looked at together.
@@ -47,13 +49,13 @@ impl Walk {
     pub(super) fn pin(
         shared: &Shared,
         segment: LogAddr,
-        evicts: Option<(Plan, Coldest)>,
+        evicts: Option<Thinning>,
         is_wanted: impl Fn(&Sealed) -> bool,
     ) -> Option<Self> {
         let sealed = shared.pool.pin(segment)?;
         let table = shared.cleaner.table(sealed.owner);
         let used_bytes = sealed.used_bytes;
-        let walk = Self { table, segment, used_bytes, next_bytes: 0, evicts };
+        let walk = Self { table, segment, used_bytes, next_bytes: 0, evicts, stays: false };
         if walk.table.strong_count() > 0 && is_wanted(&sealed) {
             return Some(walk);
         }
@@ -97,7 +99,7 @@ impl Walk {
         }
         for &(addr, hash) in &batch.entries {
             let buffers = (&mut batch.key, &mut batch.value);
-            table.evacuate(addr, hash, self.evicts, buffers)?;
+            self.stays |= table.evacuate(addr, hash, self.evicts, buffers)? == Moved::No;
         }
         self.next_bytes = next_bytes;
         Ok(())
@@ -105,6 +107,9 @@ impl Walk {
 
     /// Unpins the segment, and says how many bytes became free.
     pub(super) fn end(self, shared: &Shared) -> usize {
+        if self.stays {
+            shared.pool.reseal(self.segment, Part::Kept, self.used_bytes);
+        }
         let freed_bytes = shared.pool.unpin(self.segment);
         if let Some(table) = self.table.upgrade() {
             table.account.give(freed_bytes);
@@ -113,26 +118,40 @@ impl Walk {
     }
 }
 
+/// What came of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    /// It is elsewhere, or nowhere.
+    Yes,
+    No,
+}
+
 impl Table {
     /// Lets the entry at `addr` be elsewhere or nowhere, if its slot still points at it.
     fn evacuate(
         &self,
         addr: LogAddr,
         hash: KeyHash,
-        evicts: Option<(Plan, Coldest)>,
+        evicts: Option<Thinning>,
         buffers: (&mut Vec<u8>, &mut Vec<u8>),
-    ) -> Result<(), RpcError> {
+    ) -> Result<Moved, RpcError> {
         let at = self.shared.pool.at(addr);
         let (segment, mut state) = self.index.lock(hash);
         if self.dropped.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(Moved::Yes);
         }
         let base = self.shared.pool.at(segment.addr);
-        let Some(slot_bytes) = slot_of(base, hash, addr) else { return Ok(()) };
+        let Some(slot_bytes) = slot_of(base, hash, addr) else {
+            return Ok(Moved::Yes);
+        };
         let slot = base.plus(slot_bytes);
         let header = header_at(at);
         let counts = &self.shared.cleaner.counts;
-        if let Some(fresh) = self.copy_if_it_stays((addr, hash), evicts, buffers)? {
+        let stays = self.stays((addr, hash), &header, evicts);
+        if stays && evicts.is_some_and(|thinning| thinning.is_alone) {
+            return Ok(Moved::No);
+        }
+        if stays && let Some(fresh) = self.copy(addr, buffers)? {
             fresh.pending.relocate(at, slot, hash.fingerprint());
             self.settle(&fresh);
             count(&counts.moved_entries, 1);
@@ -144,29 +163,36 @@ impl Table {
             };
             publish::remove(at, slot, reason);
             state.count -= 1;
+            state.contents.sub(&header);
             self.forget(at, &header);
             count(of_table, 1);
             count(of_engine, 1);
         }
         self.release(addr, &header);
-        Ok(())
+        Ok(Moved::Yes)
     }
 
-    /// The entry at `addr` again elsewhere, pending; none if its time is over or it is to go.
-    fn copy_if_it_stays(
+    /// Whether the time of the entry at `addr` is not over and it is not to go.
+    fn stays(
         &self,
         (addr, hash): (LogAddr, KeyHash),
-        evicts: Option<(Plan, Coldest)>,
+        header: &EntryHeader,
+        evicts: Option<Thinning>,
+    ) -> bool {
+        // Of a counter its cell would stay.
+        let may_go = self.evicts() && !header.is_counter();
+        let goes = |thinning| may_go && !self.keeps(thinning, hash, addr);
+        !self.is_expired(header) && !evicts.is_some_and(goes)
+    }
+
+    /// The entry at `addr` again elsewhere, pending; none if it goes for want of room.
+    fn copy(
+        &self,
+        addr: LogAddr,
         (key, value): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Result<Option<Fresh<'_>>, RpcError> {
         let at = self.shared.pool.at(addr);
         let header = header_at(at);
-        // Of a counter its cell would stay.
-        let may_go = self.evicts() && !header.is_counter();
-        let is_to_go = |(plan, coldest)| may_go && !self.keeps((plan, coldest), hash, addr);
-        if self.is_expired(&header) || evicts.is_some_and(is_to_go) {
-            return Ok(None);
-        }
         key.resize(usize::from(header.key_len), 0);
         at.plus(header.key_offset()).read(key);
         read_value(at, &header, value);
@@ -179,6 +205,6 @@ impl Table {
 
     /// Whether an entry that cannot be copied goes. Not where cleaning is not for room.
     fn loses_for_room(&self) -> bool {
-        self.evicts() && self.shared.cleaner.mode != Cleaning::Aggressive
+        self.may_lose(1, 0) && self.shared.cleaner.mode != Cleaning::Aggressive
     }
 }

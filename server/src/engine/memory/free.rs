@@ -13,6 +13,8 @@ pub(super) struct FreeBlocks {
     writable: Side,
     /// Of the free blocks, nobody takes any of these: a row is being made.
     pub(super) held: Range<u32>,
+    /// Neither of these, and they do not count: the region is to go.
+    pub(super) leaving: Range<u32>,
     /// Regions made so far, the catalog and those that were given back included.
     pub(super) made: u32,
     /// Those that were retired, and of them the bytes that sessions may still look at.
@@ -54,6 +56,20 @@ impl FreeBlocks {
     /// Whether a block is free.
     pub(super) fn has(&self, number: u32) -> bool {
         self.read_only.numbers.contains(&number) || self.writable.numbers.contains(&number)
+    }
+
+    /// Whether nobody takes this block now.
+    pub(super) fn is_held(&self, number: u32) -> bool {
+        self.held.contains(&number) || self.leaving.contains(&number)
+    }
+
+    /// Free blocks of one right, without those of the region that is to go.
+    pub(super) fn count_of(&self, rights: Rights) -> usize {
+        let numbers = &self.of(rights).numbers;
+        match self.leaving.is_empty() {
+            true => numbers.len(),
+            false => numbers.len() - numbers.range(self.leaving.clone()).count(),
+        }
     }
 
     /// Bytes of all regions that there are.

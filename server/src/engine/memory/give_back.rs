@@ -96,8 +96,8 @@ impl Pool {
         true
     }
 
-    /// Gives a retired region's memory back: no session can look at it any more.
-    pub(in crate::engine) fn give_back(&self, id: u32) {
+    /// Gives a retired region's memory back: no session can look at it any more. Says its length.
+    pub(in crate::engine) fn give_back(&self, id: u32) -> usize {
         let region = self.region(id);
         if let Err(error) = region.memory.discard() {
             tracing::error!(%error, id, "the system did not take a region's memory back");
@@ -106,8 +106,9 @@ impl Pool {
         let len_bytes = region.memory.len_bytes();
         let mut free = self.free.lock();
         free.retired_bytes -= len_bytes;
-        self.budget.give(len_bytes);
+        self.budget.give(self.share, len_bytes);
         self.note_levels(&free);
+        len_bytes
     }
 }
 

@@ -8,7 +8,9 @@ use onesided_fabric::Rights;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use super::free::FreeBlocks;
+use super::left::NOBODY;
 use super::{Block, Pool, Region};
+use crate::engine::room::Wanted;
 
 /// Writable regions begin with this part of the memory, one of so many, and are as long as all
 /// before them together: counters alone need little, and what they take is no use for tables that
@@ -22,20 +24,24 @@ impl Pool {
     pub(super) fn make_region(
         &self,
         free: &mut FreeBlocks,
-        rights: Rights,
+        wanted: Wanted,
         blocks: usize,
     ) -> Result<(), RpcError> {
+        let rights = wanted.rights;
         let need_bytes = blocks * self.block_bytes;
         let most_bytes = self.most_bytes(free, rights, need_bytes);
         let id = free.made;
         // Where regions came and went so often that no number is left.
         let full = || self.full(free, rights, need_bytes);
+        if self.left_for(free, wanted.need, wanted.owner) == 0 {
+            return Err(full());
+        }
         let place = self.regions.get(id as usize).ok_or_else(full)?;
-        let len_bytes = self.budget.take(most_bytes, need_bytes, self.segment_bytes);
+        let len_bytes = self.budget.take(self.share, most_bytes, need_bytes, self.segment_bytes);
         let len_bytes = len_bytes.ok_or_else(full)?;
         let name = format!("onesided-region-{id}");
         let memory = (self.make_memory)(&name, len_bytes, rights).map_err(|error| {
-            self.budget.give(len_bytes);
+            self.budget.give(self.share, len_bytes);
             let text = format!(
                 "the system gave no memory for region {id} of {len_bytes} bytes: {error}; \
                  nothing was changed: lower --memory or free memory on the host"
@@ -124,8 +130,13 @@ impl Pool {
                 )
             }
         };
+        let owed_bytes = self.floors.owed_bytes(NOBODY, rights);
+        let owed = match owed_bytes {
+            0 => String::new(),
+            bytes => format!(", {bytes} kept for tables below their floor"),
+        };
         let text = format!(
-            "memory is full: {limit}, {in_use_bytes} in use, no {need_bytes} bytes in a row \
+            "memory is full: {limit}, {in_use_bytes} in use{owed}, no {need_bytes} bytes in a row \
              left{apart}; nothing was changed: raise {raise}, delete keys or drop a table",
         );
         RpcError::new(ErrorCode::OutOfMemory, text)
@@ -143,7 +154,7 @@ impl Pool {
 
     pub(super) fn left_bytes(&self, free: &FreeBlocks) -> usize {
         let left_bytes = self.own_left_bytes(free);
-        left_bytes.min(self.budget.left_bytes() / self.segment_bytes * self.segment_bytes)
+        left_bytes.min(self.budget.left_for(self.share) / self.segment_bytes * self.segment_bytes)
     }
 
     /// As [`Self::left_bytes`], whatever others take.

@@ -16,12 +16,24 @@ pub(in crate::engine) struct Stretch {
     pub(in crate::engine) segments: Vec<LogAddr>,
 }
 
-/// Keeps a stretch from being taken, until this is dropped.
-pub(in crate::engine) struct Held<'a>(&'a Pool);
+/// Keeps blocks from being taken, until this is dropped.
+pub(in crate::engine) struct Held<'a> {
+    pool: &'a Pool,
+    what: Hold,
+}
+
+/// What blocks are held for; one stretch each at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// A row for a long entry.
+    Row,
+    /// A region that is to go.
+    Region,
+}
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.free.lock().held = 0..0;
+        self.pool.set_held(self.what, 0..0);
     }
 }
 
@@ -62,7 +74,7 @@ impl Pool {
     /// so that they do not lie between short ones.
     pub(super) fn find_row(&self, free: &FreeBlocks, rights: Rights, blocks: usize) -> Option<u32> {
         let numbers = free.of(rights).numbers.iter().copied();
-        let numbers = numbers.filter(|number| !free.held.contains(number));
+        let numbers = numbers.filter(|&number| !free.is_held(number));
         let segment_blocks = self.segment_bytes / self.block_bytes;
         if blocks <= segment_blocks {
             return self.row(numbers, blocks, |before| before + 1);
@@ -116,8 +128,10 @@ impl Pool {
             let elsewhere = free.of(wanted.rights).numbers.len() - sum.free_blocks;
             sum.live_bytes.div_ceil(self.block_bytes) <= elsewhere
         };
-        let of_right = |(_, region): &(u32, &Region)| region.rights == wanted.rights;
-        let all = self.live_regions().filter(of_right).filter_map(|(id, region)| {
+        let is_meant = |&(id, region): &(u32, &Region)| {
+            region.rights == wanted.rights && !free.leaving.contains(&self.number(id, 0))
+        };
+        let all = self.live_regions().filter(is_meant).filter_map(|(id, region)| {
             let pieces = self.pieces(region, runs);
             let (sum, range) = cheapest(&pieces, blocks, fits)?;
             Some((sum.live_bytes, id, pieces[range].to_vec()))
@@ -147,10 +161,25 @@ impl Pool {
         pieces
     }
 
-    /// Keeps these blocks from being taken; one stretch at a time.
+    /// Keeps these blocks from being taken.
     pub(in crate::engine) fn hold(&self, blocks: Range<u32>) -> Held<'_> {
-        self.free.lock().held = blocks;
-        Held(self)
+        self.set_held(Hold::Row, blocks);
+        Held { pool: self, what: Hold::Row }
+    }
+
+    /// Keeps a region's blocks from being taken, and from being counted as free.
+    pub(in crate::engine) fn hold_region(&self, blocks: Range<u32>) -> Held<'_> {
+        self.set_held(Hold::Region, blocks);
+        Held { pool: self, what: Hold::Region }
+    }
+
+    fn set_held(&self, what: Hold, blocks: Range<u32>) {
+        let mut free = self.free.lock();
+        match what {
+            Hold::Row => free.held = blocks,
+            Hold::Region => free.leaving = blocks,
+        }
+        self.note_levels(&free);
     }
 
     /// Whether all these blocks are free.

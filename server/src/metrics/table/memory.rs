@@ -63,6 +63,33 @@ pub(super) const METRICS: &[Metric] = &[
             rows.count(s.memory.regions.into());
         },
     ),
+    counter(
+        "onesided_memory_given_back_regions_total",
+        "Regions that were too many for a while and whose memory went back to the system.",
+        &[],
+        |s, rows| rows.count(s.memory.shrinking.given_back_regions),
+    ),
+    counter("onesided_memory_given_back_bytes_total", "Their length.", &[], |s, rows| {
+        rows.count(s.memory.shrinking.given_back_bytes)
+    }),
+    counter(
+        "onesided_memory_epochs_total",
+        "Regions and indexes of dropped tables that came back when all sessions had acknowledged.",
+        &[],
+        |s, rows| rows.count(s.memory.shrinking.epochs_over),
+    ),
+    gauge(
+        "onesided_memory_epochs_waiting",
+        "Regions and indexes of dropped tables that wait until sessions have acknowledged.",
+        &[],
+        |s, rows| rows.count(s.memory.shrinking.epochs_waiting),
+    ),
+    gauge(
+        "onesided_memory_epoch_longest_wait_seconds",
+        "The longest such wait since the start.",
+        &[],
+        |s, rows| rows.one(s.memory.shrinking.longest_wait_ms as f64 / 1e3),
+    ),
     gauge(
         "onesided_memory_region_bytes",
         "Length of the regions, without the catalogs.",
@@ -154,6 +181,12 @@ pub(super) const METRICS: &[Metric] = &[
         |s, rows| rows.count(s.memory.cleaning.given_up),
     ),
     counter(
+        "onesided_cleaning_in_place_entries_total",
+        "Long entries that were overwritten where they lay, for want of room.",
+        &[],
+        |s, rows| rows.count(s.memory.cleaning.in_place_entries),
+    ),
+    counter(
         "onesided_cleaning_waits_total",
         "Writes that found no room and cleaned until there was some.",
         &[],
@@ -236,6 +269,18 @@ pub(super) const METRICS: &[Metric] = &[
     gauge("onesided_table_live_bytes", "Bytes of live entries.", OF_TABLE, |s, rows| {
         each(s, rows, |table| table.status.live_bytes);
     }),
+    gauge(
+        "onesided_table_payload_bytes",
+        "Of the live bytes, those of keys and values; headers and padding are the rest.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |table| table.status.payload_bytes),
+    ),
+    gauge(
+        "onesided_table_padding_bytes",
+        "Of the live bytes, those that fill entries up to multiples of 16.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |table| table.status.padding_bytes),
+    ),
     gauge(
         "onesided_table_dead_bytes",
         "Bytes of dead entries, and rests too short for an entry.",

@@ -1,0 +1,189 @@
+//! A thread that does all kinds of operations at random on a few keys and records them, for the
+//! checker of histories.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use onesided::{Error, Expect, PutOptions, blocking};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand::seq::index::sample;
+
+use crate::journal::{Journal, STAMP_BYTES, STAMP_OFFSET, content, now_ns, piece, stamp};
+use crate::linearize::{self, Content, Op, Ret};
+
+/// Few, so that many meet on each.
+pub(crate) const KEYS: usize = 12;
+
+pub(crate) fn key(n: usize) -> String {
+    format!("shared-{n}")
+}
+
+pub(crate) struct Worker<'t> {
+    table: &'t blocking::Table,
+    random: SmallRng,
+    journal: Journal,
+    /// Versions to expect.
+    seen: [u64; KEYS],
+    /// Its client may lose its session: then what became of an operation is not known.
+    may_fail: bool,
+    /// Operations that failed so.
+    pub(crate) failed: u64,
+}
+
+impl<'t> Worker<'t> {
+    pub(crate) fn new(table: &'t blocking::Table, random: SmallRng, journal: Journal) -> Self {
+        Self { table, random, journal, seen: [0; KEYS], may_fail: false, failed: 0 }
+    }
+
+    /// From now on its client may lose its session.
+    pub(crate) fn may_fail(self) -> Self {
+        Self { may_fail: true, ..self }
+    }
+
+    /// An operation without an answer.
+    fn fails(&mut self, error: &Error) {
+        assert!(self.may_fail, "{error}");
+        self.failed += 1;
+    }
+
+    pub(crate) fn step(&mut self) {
+        let n = self.random.random_range(0..KEYS);
+        match self.random.random_range(0..100) {
+            0..45 => self.get(n),
+            45..55 => self.get_many(),
+            55..70 => self.put(n, Expect::Any),
+            70..75 => self.put_many(),
+            75..85 => {
+                let expect = self.expect(n);
+                self.put(n, expect);
+            }
+            85..92 => self.delete(n, Expect::Any),
+            92..95 => self.delete(n, Expect::Version(self.seen[n])),
+            95..97 => self.stamp(n),
+            _ => self.append(n),
+        }
+    }
+
+    fn expect(&mut self, n: usize) -> Expect {
+        match self.random.random_range(0..3) {
+            0 => Expect::Absent,
+            1 => Expect::Present,
+            _ => Expect::Version(self.seen[n]),
+        }
+    }
+
+    fn value(&mut self) -> (u64, Vec<u8>) {
+        let id = self.journal.unique();
+        let len = match self.random.random_range(0..20) {
+            0 => self.random.random_range(16_000..60_000),
+            _ => self.random.random_range(STAMP_BYTES..300),
+        };
+        (id, piece(id, len))
+    }
+
+    fn found(&mut self, n: usize, call: u32, at: u64, value: Option<onesided::Value>) {
+        let ret = match value {
+            None => Ret::Absent,
+            Some(value) => {
+                self.seen[n] = value.version();
+                Ret::Value(content(&value), value.version())
+            }
+        };
+        self.journal.answered_at(call, at, ret);
+    }
+
+    fn get(&mut self, n: usize) {
+        let call = self.journal.calls(n, Op::Get);
+        match self.table.get(key(n)) {
+            Ok(value) => self.found(n, call, now_ns(), value),
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    fn get_many(&mut self) {
+        let all: Vec<usize> = sample(&mut self.random, KEYS, 4).into_vec();
+        let calls: Vec<u32> = all.iter().map(|&n| self.journal.calls(n, Op::Get)).collect();
+        let keys: Vec<_> = all.iter().map(|&n| key(n)).collect();
+        let values = match self.table.get_many(&keys) {
+            Ok(values) => values,
+            Err(error) => return self.fails(&error),
+        };
+        let at = now_ns();
+        for ((n, call), value) in all.into_iter().zip(calls).zip(values) {
+            self.found(n, call, at, value);
+        }
+    }
+
+    fn wrote(&mut self, n: usize, call: u32, at: u64, result: Result<u64, Error>) {
+        match result {
+            Ok(version) => {
+                self.seen[n] = version;
+                self.journal.answered_at(call, at, Ret::Version(version));
+            }
+            Err(Error::Unexpected(_)) => self.journal.answered_at(call, at, Ret::Refused),
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    fn put(&mut self, n: usize, expect: Expect) {
+        let (id, value) = self.value();
+        let op = Op::Put { content: Content::of(id), expect: model(expect), expiry_s: 0 };
+        let call = self.journal.calls(n, op);
+        let options = PutOptions::default().expect(expect);
+        let result = self.table.put_with(key(n), value, options);
+        self.wrote(n, call, now_ns(), result);
+    }
+
+    fn put_many(&mut self) {
+        let mut calls = Vec::new();
+        let mut pairs = Vec::new();
+        for n in sample(&mut self.random, KEYS, 3) {
+            let (id, value) = self.value();
+            let expect = linearize::Expect::Any;
+            let op = Op::Put { content: Content::of(id), expect, expiry_s: 0 };
+            calls.push((n, self.journal.calls(n, op)));
+            pairs.push((key(n), value));
+        }
+        let results = self.table.put_many(&pairs);
+        let at = now_ns();
+        for ((n, call), result) in calls.into_iter().zip(results) {
+            self.wrote(n, call, at, result);
+        }
+    }
+
+    fn append(&mut self, n: usize) {
+        let (id, value) = self.value();
+        let call = self.journal.calls(n, Op::Append { piece: id });
+        let result = self.table.append(key(n), value);
+        self.wrote(n, call, now_ns(), result);
+    }
+
+    fn stamp(&mut self, n: usize) {
+        let id = self.journal.unique();
+        let call = self.journal.calls(n, Op::Stamp { stamp: id });
+        match self.table.write_at(key(n), STAMP_OFFSET, stamp(id)) {
+            Ok(None) => self.journal.answered(call, Ret::Absent),
+            Ok(Some(version)) => self.wrote(n, call, now_ns(), Ok(version)),
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    fn delete(&mut self, n: usize, expect: Expect) {
+        let call = self.journal.calls(n, Op::Delete { expect: model(expect) });
+        let ret = match self.table.delete_with(key(n), expect) {
+            Ok(true) => Ret::Deleted,
+            Ok(false) => Ret::Absent,
+            Err(Error::Unexpected(_)) => Ret::Refused,
+            Err(error) => return self.fails(&error),
+        };
+        self.journal.answered(call, ret);
+    }
+}
+
+fn model(expect: Expect) -> linearize::Expect {
+    match expect {
+        Expect::Any => linearize::Expect::Any,
+        Expect::Absent => linearize::Expect::Absent,
+        Expect::Present => linearize::Expect::Present,
+        Expect::Version(version) => linearize::Expect::Version(version),
+    }
+}
