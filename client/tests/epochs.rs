@@ -1,7 +1,7 @@
 //! The client's side of epochs: what the server retires is looked at no more, then acknowledged,
 //! while threads go on with one-sided reads.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use onesided::{Error, FabricChoice, TableOptions, blocking};
@@ -39,6 +39,15 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Says that it is over when it is dropped: readers that go on would keep a failure from being seen.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Reads keys of a table that is dropped meanwhile, and made again: values are there, or the table
 /// is not. A miss would be a lie. Gives the hits.
 fn read(table: &blocking::Table, keys: usize, over: &AtomicBool) -> u64 {
@@ -71,29 +80,35 @@ fn dropped_tables_give_their_index_back_under_readers() {
     let clients = [(); 2].map(|()| connect(&server, FabricChoice::Auto));
     let other = connect(&server, FabricChoice::Tcp);
     let (over, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+    let reading = AtomicUsize::new(0);
     let stays = other.table("default").expect("the table");
     (0..500).for_each(|n| _ = stays.put(key(n), key(n)).expect("a put"));
     std::thread::scope(|scope| {
         let stays = clients[0].table("default").expect("the table");
-        let (over, hits, clients) = (&over, &hits, &clients);
+        let (over, hits, reading, clients) = (&over, &hits, &reading, &clients);
         scope.spawn(move || hits.fetch_add(read(&stays, 500, over), Ordering::Relaxed));
-        for _ in 0..6 {
+        let _also_if_it_panics = Over(over);
+        for round in 1..=6 {
             other.create_table("short", TableOptions::default()).expect("made");
             let short = other.table("short").expect("the table");
             (0..100).for_each(|n| _ = short.put(key(n), key(n)).expect("a put"));
             let readers: Vec<_> = (0..READERS)
                 .map(|n| {
                     let table = clients[n % 2].table("short").expect("the table");
-                    scope.spawn(move || read(&table, 100, over))
+                    scope.spawn(move || {
+                        let first = table.get(key(0)).expect("it is there").is_some();
+                        reading.fetch_add(1, Ordering::Relaxed);
+                        u64::from(first) + read(&table, 100, over)
+                    })
                 })
                 .collect();
+            eventually("all read", || reading.load(Ordering::Relaxed) == round * READERS);
             std::thread::sleep(Duration::from_millis(20));
             other.drop_table("short").expect("dropped");
             let ended = readers.into_iter().map(|reader| reader.join().expect("a reader"));
             assert!(ended.sum::<u64>() > 0);
             eventually("its index comes back", || stat(&other, "memory_quarantined_bytes") == 0);
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert!(hits.load(Ordering::Relaxed) > 1_000);
     assert_eq!(stat(&other, "sessions_fenced"), 0);
