@@ -39,7 +39,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Says that it is over when it is dropped: readers that go on would keep a failure from being seen.
+/// Says that it is over when it is dropped: readers that go on would hide a failure.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
