@@ -178,6 +178,30 @@ fn a_run_says_what_happened() {
 }
 
 #[test]
+fn a_run_says_how_updates_were_done() {
+    let (_server, url) = server();
+    let updates = ["-p", "readproportion=0", "-p", "updateproportion=1", "--value-size", "100"];
+    let rest = ["--update", "cas", "--fabric", "shm", "--records", "500", "--operations", "4001"];
+    let base = ["run", "-w", "a", "--target", &url, "--clients", "2"];
+    let run = json(&[&base[..], &updates, &rest].concat());
+    let figure = |name: &str| run[name].as_f64().expect(name);
+    // All but what comes before the first lease.
+    assert!((0.9..=1.0).contains(&figure("one_sided_puts_per_op")), "{run:#}");
+    assert!(figure("round_trips_per_one_sided_put") >= 1.0, "{run:#}");
+    assert!(run["updates_lost"].is_u64(), "{run:#}");
+    let by_thread = &run["operations_by_thread"];
+    assert_eq!((&by_thread["fewest"], &by_thread["most"]), (&2000.into(), &2001.into()));
+    let asked = json(&[&base[..], &updates, &rest[2..], &["--clear"]].concat());
+    assert_eq!(asked["one_sided_puts_per_op"], 0.0, "the table `default` is not of that mode");
+    assert_eq!(asked["round_trips_per_one_sided_put"], Value::Null);
+    let text = program(&[&base[..], &updates, &rest].concat()).stdout;
+    let text = String::from_utf8(text).expect("text");
+    for line in ["  PUTs without the server: ", "  a thread did 2000 to 2001 operations: "] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
 fn text_has_ycsb_s_lines_and_a_table_and_files_are_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let [plot, file] = ["plot.svg", "run.json"].map(|name| folder.path().join(name));

@@ -188,6 +188,10 @@ impl<'a> Serving<'a> {
             return Err(End::Lost(connection.lost_reason().to_owned()));
         }
         let activity = link.shared().stats.activity();
+        if connection.is_in_use() {
+            // Nobody waits for some answers.
+            connection.dispatch();
+        }
         if self.idle.is_over(activity, connection.is_in_use(), now) {
             tracing::debug!("closing a connection that nobody uses");
             link.rest(connection);

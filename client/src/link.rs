@@ -157,7 +157,7 @@ impl Link {
 
     /// Whether there may be another connection after this one.
     pub(crate) fn reconnects(&self) -> bool {
-        self.url.is_some() && self.shared.options.reconnect
+        self.shared.options.reconnect
     }
 
     /// No connection any more: whoever waits for one ends.

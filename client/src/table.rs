@@ -272,6 +272,21 @@ impl Table {
         Ok(table)
     }
 
+    /// The connection after the one before, for simulations, as [`Self::from_parts`]: calls that
+    /// wait for one go on. To be called again while it is the newest one: it answers calls that
+    /// have come to wait since.
+    pub fn go_on(&self, connection: &Arc<Connection>, info: &TableInfo) {
+        let link = self.handle.link();
+        if !link.current().is_some_and(|current| Arc::ptr_eq(&current, connection)) {
+            link.install(Arc::clone(connection));
+        }
+        while let Some(job) = link.next_job() {
+            let table = ToClient::Table(info.clone());
+            // Whoever asked may have gone.
+            let _gone = job.answer.send(Ok((table, Arc::clone(connection))));
+        }
+    }
+
     /// The server has retired memory: for simulations, as [`Self::from_parts`]. What is returned
     /// says when that may be acknowledged.
     #[must_use]

@@ -2,7 +2,7 @@
 //! where the server does it.
 
 use onesided::blocking::{Client, Counter, Table};
-use onesided::{Error, TableOptions};
+use onesided::{Error, TableOptions, UpdateMode};
 use onesided_server::{Server, ServerConfig};
 
 fn server() -> Server {
@@ -52,6 +52,32 @@ fn a_counter_counts_and_every_way_to_read_it_agrees() {
         let (buffer, got) = table.get_into_registered("c", buffer);
         assert_eq!((&buffer[..], got.expect("looked").is_some()), (&b"42"[..], true));
     });
+}
+
+/// A key of a table whose entries clients replace is a value now and a counter then.
+#[test]
+fn values_that_clients_replace_and_counters_take_turns() {
+    let server = server();
+    let (client, other) = (client(&server, "shm"), client(&server, "tcp"));
+    let options = TableOptions { update: UpdateMode::Cas, ..TableOptions::default() };
+    let table = client.create_table("cas", options).expect("made");
+    let others = other.table("cas").expect("the table");
+    let counter = table.counter("k");
+    for n in 0..100_i64 {
+        assert_eq!(counter.fetch_add(n).expect("made"), 0);
+        assert_eq!(counter.fetch_add(1).expect("added"), n);
+        assert_eq!(
+            &others.get("k").expect("looked").expect("there")[..],
+            (n + 1).to_string().as_bytes()
+        );
+        (0..3).for_each(|_| _ = table.put("k", "text").expect("put"));
+        let error = counter.fetch_add(1).expect_err("it is none any more");
+        assert!(matches!(error, Error::WrongType(_)), "{error}");
+        assert_eq!(&others.get("k").expect("looked").expect("there")[..], b"text");
+        assert!(others.delete("k").expect("deleted"));
+    }
+    let stats = client.stats();
+    assert!(stats.counter_updates >= 100 && stats.one_sided_puts >= 100, "{stats:?}");
 }
 
 #[test]

@@ -12,9 +12,9 @@ mod sim;
 #[path = "common/values.rs"]
 mod values;
 
-use linearize::{Expect, Failure};
+use linearize::{Expect, Failure, Op};
 use onesided_protocol::rules::{Rule, without};
-use sim::{Call, Entered, Plan, Seen, Sim};
+use sim::{Call, Doubts, Entered, Plan, Seen, Sim};
 
 /// Runs tried before a rule counts as not noticed.
 const WEAKENED_SEEDS: u64 = 600;
@@ -51,11 +51,13 @@ fn seeds_are_linearizable() {
         all.update_round_trips += seen.update_round_trips;
         all.updates_lost += seen.updates_lost;
         all.finished += seen.finished;
+        all.updates += seen.updates;
     }
     println!("{all:?}");
     let enough = all.gets > 1_000 && all.splits > 100 && all.moved > 2_000;
     let updates = all.one_sided_puts > 2_000 && all.updates_lost > 100 && all.finished > 50;
-    assert!(number("SEED").is_some() || enough && updates, "{all:?}");
+    let counters = all.updates > 100;
+    assert!(number("SEED").is_some() || enough && updates && counters, "{all:?}");
 }
 
 fn is_noticed(rule: Rule) {
@@ -63,6 +65,7 @@ fn is_noticed(rule: Rule) {
         let mut plan = Plan::cas_of(seed);
         plan.network.kill_per_million = 0;
         plan.clock_moves = false;
+        (plan.count_percent, plan.resumed_percent) = (0, None);
         without(rule, || Sim::new(plan).run())
     };
     for seed in 0..WEAKENED_SEEDS {
@@ -90,6 +93,8 @@ fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
         clock_moves: false,
         large_one_in: u64::MAX,
         value_bytes: (100, 101),
+        count_percent: 0,
+        resumed_percent: None,
         ..Plan::cas_of(seed)
     };
     let mut plan = plan;
@@ -140,6 +145,112 @@ fn a_client_may_die_between_any_two_of_its_steps() {
     }
 }
 
+/// What happens between the end of a connection and the next one.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Nothing,
+    Update,
+    Delete,
+    Clean,
+    LeaseEnds,
+}
+
+/// The connection of a client that updates one key breaks after so many steps of the network; the
+/// next one is of the same session, or of another one. `true`: the update was over before.
+fn breaks_after(
+    steps: u64,
+    seed: u64,
+    meanwhile: Meanwhile,
+    resumed: bool,
+    doubts: &mut Doubts,
+) -> Result<bool, Failure> {
+    let mut plan = Plan {
+        keys: 1,
+        clients: 3,
+        mutations: 0,
+        pause_per_mille: 0,
+        clock_moves: false,
+        large_one_in: u64::MAX,
+        value_bytes: (100, 101),
+        count_percent: 0,
+        resumed_percent: Some(if resumed { 100 } else { 0 }),
+        ..Plan::cas_of(seed)
+    };
+    plan.network.kill_per_million = 0;
+    plan.network.step_burst_words = 1;
+    let sim = Sim::new(plan);
+    let _entered = Entered::new(&sim);
+    let put = |client| sim.begin(client, sim.put(0, Expect::Any, 0));
+    // Inserts, leases, and knows the entry.
+    (0..3).for_each(|_| (put(0), sim.settle()).1);
+    put(0);
+    (0..steps).for_each(|_| sim.network_goes_on());
+    let is_over = !sim.busy();
+    sim.apart.set(true);
+    sim.sever(0);
+    match meanwhile {
+        Meanwhile::Nothing => {}
+        Meanwhile::Update => (put(1), sim.settle_one(1)).1,
+        Meanwhile::Delete => {
+            let (key, op, bytes) = (0, Op::Delete { expect: Expect::Any }, Vec::new());
+            sim.begin(1, Call::Change { key, op, bytes, ttl_s: 0 });
+            sim.settle_one(1);
+        }
+        Meanwhile::Clean => drop(sim.engine.clean()),
+        Meanwhile::LeaseEnds => sim.take_back_from(0),
+    }
+    sim.begin(2, Call::Get(vec![0]));
+    sim.settle_one(2);
+    sim.apart.set(false);
+    sim.settle();
+    for client in [0, 1, 2] {
+        sim.begin(client, Call::Get(vec![0]));
+        sim.settle();
+        put(client);
+        sim.settle();
+    }
+    let seen = sim.verdict()?;
+    doubts.applied += seen.doubts.applied;
+    doubts.not_applied += seen.doubts.not_applied;
+    doubts.unknown += seen.doubts.unknown;
+    Ok(is_over)
+}
+
+/// What a client is in doubt about it asks the server, which knows as long as the session lives;
+/// it says that nobody knows only where that ended.
+#[test]
+fn a_connection_may_break_between_any_two_steps_of_an_update() {
+    use Meanwhile::{Clean, Delete, LeaseEnds, Nothing, Update};
+    for resumed in [true, false] {
+        for meanwhile in [Nothing, Update, Delete, Clean, LeaseEnds] {
+            let mut all = Doubts::default();
+            for seed in 0..4 {
+                let breaks = |steps, all: &mut Doubts| {
+                    breaks_after(steps, seed, meanwhile, resumed, all).unwrap_or_else(|failure| {
+                        panic!("{meanwhile:?}, seed {seed}, {steps} steps: {failure}")
+                    })
+                };
+                let mut steps = 0;
+                while !breaks(steps, &mut all) {
+                    steps += 1;
+                    assert!(steps < 5_000, "seed {seed}: an update has no end");
+                }
+                assert!(steps >= 5, "seed {seed}: {steps} steps");
+            }
+            println!("{meanwhile:?}, the session {resumed}: {all:?}");
+            match (resumed, meanwhile) {
+                (true, LeaseEnds) | (false, _) => {
+                    assert!(all.unknown > 0 && all.applied + all.not_applied == 0, "{all:?}");
+                }
+                (true, _) => {
+                    assert!(all.applied > 0 && all.not_applied > 0, "{all:?}");
+                    assert_eq!(all.unknown, 0);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn finish_by_cas() {
     is_noticed(Rule::FinishByCas);
@@ -148,4 +259,20 @@ fn finish_by_cas() {
 #[test]
 fn repair_before_reuse() {
     is_noticed(Rule::RepairBeforeReuse);
+}
+
+/// What clients WRITE is no answer to anybody before it is linked.
+#[test]
+fn pending() {
+    is_noticed(Rule::Pending);
+}
+
+#[test]
+fn token() {
+    is_noticed(Rule::Token);
+}
+
+#[test]
+fn index_read_only() {
+    is_noticed(Rule::IndexReadOnly);
 }

@@ -42,6 +42,7 @@ fn plan() -> Plan {
         cas: false,
         shrinks: false,
         count_percent: 0,
+        resumed_percent: None,
         weights: Weights::NONE,
     }
 }

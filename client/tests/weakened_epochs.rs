@@ -41,6 +41,7 @@ fn plan() -> Plan {
         drop_per_mille: 0,
         shrinks: false,
         count_percent: 0,
+        resumed_percent: None,
         weights: Weights::NONE,
         ..Plan::of(1)
     }

@@ -13,7 +13,8 @@ use onesided_protocol::rules::{Rule, without};
 use sim::{Plan, Seen, Sim, Weights};
 
 /// Rules of tables that clients update: `sim_cas.rs`.
-const CAS: [Rule; 2] = [Rule::FinishByCas, Rule::RepairBeforeReuse];
+const CAS: [Rule; 4] =
+    [Rule::FinishByCas, Rule::RepairBeforeReuse, Rule::Token, Rule::IndexReadOnly];
 
 /// Rules that luck seldom finds: `weakened_directed.rs` and
 /// `weakened_epochs.rs` provoke them.

@@ -36,11 +36,15 @@ pub enum Rule {
     RepairBeforeReuse,
     /// A counter's cell is ended before its entry goes.
     CounterEndsFirst,
+    /// Tables that clients update: what is replaced is this very entry, not whatever is there.
+    Token,
+    /// Tables that clients update: they never write the index.
+    IndexReadOnly,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -59,6 +63,8 @@ impl Rule {
         Self::FinishByCas,
         Self::RepairBeforeReuse,
         Self::CounterEndsFirst,
+        Self::Token,
+        Self::IndexReadOnly,
     ];
 }
 

@@ -5,11 +5,13 @@ mod engine_support;
 use std::sync::Arc;
 
 use engine_support::device::{Device, Fate};
-use engine_support::{engine, small};
+use engine_support::{RawReader, engine, small};
 use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
-use onesided_protocol::control::TableOptions;
+use onesided_protocol::checksum::ChecksumKey;
+use onesided_protocol::control::{TableOptions, UpdateMode};
 use onesided_protocol::layout::cell::{self, ADD_MAX, NUMBER_MAX, NUMBER_MIN};
+use onesided_protocol::layout::state::State;
 use onesided_protocol::rpc::{CounterAction, ErrorCode, Expect, RpcError, Ttl};
 use onesided_server::engine::{Acknowledged, Cleaning, Counted, Engine, EngineConfig, Table};
 
@@ -71,6 +73,73 @@ fn a_counter_is_made_changed_read_and_ended() {
     assert_eq!((find(&table, "c"), text(&table, "c")), (None, None));
     assert_eq!(add(&table, "c", 1), Ok(0), "it counts from 0 again");
     assert_ne!(find(&table, "c").expect("there").0, cell, "in another cell");
+}
+
+const CAS: TableOptions = TableOptions { update: UpdateMode::Cas, ..TableOptions::DEFAULT };
+
+/// Counters and values of the same keys, in a table whose entries clients may replace.
+#[test]
+fn tables_that_clients_update_have_counters_too() {
+    let (engine, _) = engine(small(4 << 20));
+    let table = table(&engine, CAS);
+    for n in 0..50 {
+        assert_eq!(add(&table, "c", 5), Ok(0));
+        let (cell, _) = find(&table, "c").expect("there");
+        assert_eq!(table.relocate(b"c"), Ok(true));
+        while engine.clean() {}
+        assert_eq!(add(&table, "c", -7), Ok(5));
+        assert_eq!(find(&table, "c"), Some((cell, -2)), "it has not moved");
+        assert_eq!(text(&table, "c").as_deref(), Some("-2"));
+        match n % 2 {
+            0 => assert_eq!(table.delete(b"c", Expect::Any), Ok(true)),
+            _ => {
+                table.put(b"c", b"text", Expect::Any, Ttl::Never, 0).expect("put");
+                assert_eq!(add(&table, "c", 1), Err(ErrorCode::WrongType));
+                assert_eq!(table.delete(b"c", Expect::Any), Ok(true));
+            }
+        }
+        assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");
+    }
+    add(&table, "c", 5).expect("made");
+    let (cell, _) = find(&table, "c").expect("there");
+    engine.drop_table("t", Vec::new()).expect("drop");
+    assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");
+    assert_eq!(engine.cas_status().broken_keys, 0);
+}
+
+/// A client can make a counter's entry name any address: the server takes cells of this table only.
+#[test]
+fn no_entry_that_a_client_wrote_leads_out_of_its_table() {
+    let (engine, _) = engine(small(4 << 20));
+    let other = engine.create_table("other", TableOptions::default()).expect("table");
+    let other = engine.table(other.id).expect("by id");
+    add(&other, "theirs", 77).expect("made");
+    let (theirs, _) = find(&other, "theirs").expect("there");
+    let info = engine.create_table("t", CAS).expect("table");
+    let (table, sums) =
+        (engine.table(info.id).expect("by id"), ChecksumKey::new(info.secret, None));
+    let key = "a key of 16 byte";
+    for lie in [theirs.get(), 0, u64::MAX, 1, none_of(&engine)] {
+        add(&table, key, 5).expect("made");
+        let reader = RawReader::open(&engine, "t").expect("in the catalog");
+        let addr = reader.slots_of(key.as_bytes())[0].addr().expect("it points");
+        // Header, key, and the cell's address; padded.
+        let mut bytes = [0; 64];
+        let (memory, at) = (engine.region(addr.region()).expect("a region"), addr.offset_bytes());
+        memory.read_bytes(at, &mut bytes).expect("inside");
+        bytes[48..56].copy_from_slice(&lie.to_le_bytes());
+        memory.store(at + 48, lie).expect("writable");
+        memory.store(at, State::committed(sums.checksum(addr, &bytes))).expect("writable");
+        assert_eq!(add(&table, key, 1), Err(ErrorCode::WrongType), "{lie:#x}");
+        assert_eq!(table.delete(key.as_bytes(), Expect::Any), Ok(true), "{lie:#x}");
+        assert_eq!(find(&other, "theirs"), Some((theirs, 77)));
+    }
+}
+
+/// An address in a region that does not exist.
+fn none_of(engine: &Engine) -> u64 {
+    let none = (0..).find(|&region| engine.region(region).is_none()).expect("few regions");
+    LogAddr::new(none, 0).get()
 }
 
 #[test]

@@ -52,6 +52,15 @@ pub fn all(measure: &Measure) -> Histogram<u64> {
     all
 }
 
+/// How evenly threads came to their turns: the fewest operations of one, and the most. `None` if
+/// there was only one.
+#[must_use]
+pub fn fewest_and_most(measured: &Measured) -> Option<(u64, u64)> {
+    let by_thread = &measured.by_thread;
+    let (fewest, most) = (by_thread.iter().min()?, by_thread.iter().max()?);
+    (by_thread.len() > 1).then_some((*fewest, *most))
+}
+
 /// What an operation cost, where it is known.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Costs {
@@ -71,6 +80,12 @@ pub struct Costs {
     pub retries: Option<u64>,
     /// Requests that the server answered, of an operation.
     pub rpcs: Option<f64>,
+    /// PUTs that the server's CPU had nothing to do with, of all operations.
+    pub one_sided_puts: Option<f64>,
+    /// Round trips of one of them before it returned.
+    pub update_round_trips: Option<f64>,
+    /// Compare-and-swaps of theirs that others were faster than.
+    pub updates_lost: Option<u64>,
     /// CPU seconds of the server for a million operations.
     pub server_cpu_s_per_million: Option<f64>,
     /// CPU microseconds of this process for an operation.
@@ -88,6 +103,10 @@ impl Costs {
             let gets = counters.gets.filter(|gets| *gets > 0)?;
             Some(count? as f64 / gets as f64)
         };
+        let of_puts = |count: Option<u64>| {
+            let puts = counters.one_sided_puts.filter(|puts| *puts > 0)?;
+            Some(count? as f64 / puts as f64)
+        };
         let server = measured.usage.map(|usage| usage.cpu_seconds * 1e6 / operations);
         Self {
             round_trips: per_operation(counters.round_trips),
@@ -98,6 +117,9 @@ impl Costs {
             cache_hit_share: of_gets(counters.cache_hits),
             retries: counters.retries,
             rpcs: per_operation(counters.rpcs),
+            one_sided_puts: per_operation(counters.one_sided_puts),
+            update_round_trips: of_puts(counters.update_round_trips),
+            updates_lost: counters.updates_lost,
             server_cpu_s_per_million: server,
             client_cpu_us: measured.client_cpu.as_secs_f64() * 1e6 / operations,
         }
@@ -126,6 +148,8 @@ pub(crate) mod tests {
             round_trips: Some(204),
             gets: Some(50),
             one_sided: Some(25),
+            one_sided_puts: Some(51),
+            update_round_trips: Some(102),
             ..Counters::default()
         };
         Measured {
@@ -133,6 +157,7 @@ pub(crate) mod tests {
             seconds: vec![],
             elapsed: Duration::from_secs(2),
             client_cpu: Duration::from_micros(102),
+            by_thread: vec![40, 62],
             usage: Some(Usage { cpu_seconds: 0.5, resident_bytes: 1 << 20 }),
             counters,
         }
@@ -144,6 +169,9 @@ pub(crate) mod tests {
         assert_eq!((costs.round_trips, costs.bytes), (Some(2.0), None));
         assert_eq!((costs.one_sided_share, costs.cache_hit_share), (Some(0.5), None));
         assert_eq!(costs.client_cpu_us, 1.0);
+        assert_eq!((costs.one_sided_puts, costs.update_round_trips), (Some(0.5), Some(2.0)));
+        assert_eq!(fewest_and_most(&measured()), Some((40, 62)));
+        assert_eq!(fewest_and_most(&Measured { by_thread: vec![9], ..measured() }), None);
         assert_eq!(hit_ratio(&measured().measure), Some(100.0 / 102.0));
         assert_eq!(measured().throughput(), 51.0);
         assert!((costs.server_cpu_s_per_million.unwrap_or(0.0) - 0.5e6 / 102.0).abs() < 1e-6);

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Costs, QUANTILES, hit_ratio, kinds, quantile_us, told};
+use super::figures::{Costs, QUANTILES, fewest_and_most, hit_ratio, kinds, quantile_us, told};
 use super::{Report, TargetReport, host};
 use crate::run::measure::OfKind;
 
@@ -80,6 +80,13 @@ fn target(report: &TargetReport) -> Value {
         "cache_hit_share": costs.cache_hit_share,
         "retries": costs.retries,
         "rpcs_per_op": costs.rpcs,
+        "one_sided_puts_per_op": costs.one_sided_puts,
+        "round_trips_per_one_sided_put": costs.update_round_trips,
+        "updates_lost": costs.updates_lost,
+        "operations_by_thread": fewest_and_most(measured).map(|(fewest, most)| json!({
+            "fewest": fewest,
+            "most": most,
+        })),
         "per_second": measured.seconds.iter().map(|second| json!({
             "seconds": second.seconds,
             "operations": second.operations,

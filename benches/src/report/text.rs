@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 use super::TargetReport;
-use super::figures::{Costs, QUANTILES, hit_ratio, kinds, quantile_us, told};
+use super::figures::{Costs, QUANTILES, fewest_and_most, hit_ratio, kinds, quantile_us, told};
 
 /// What came of one target.
 #[must_use]
@@ -93,6 +93,7 @@ fn costs(text: &mut String, report: &TargetReport) {
             share * 100.0
         );
     }
+    updates(text, report, &costs);
     if let (Some(usage), Some(cpu)) = (report.measured.usage, costs.server_cpu_s_per_million) {
         let mib = usage.resident_bytes as f64 / f64::from(1 << 20);
         let _ = writeln!(
@@ -100,6 +101,26 @@ fn costs(text: &mut String, report: &TargetReport) {
             "  the server: {:.2} CPU seconds, {cpu:.3} for a million operations; {mib:.1} MiB \
              resident",
             usage.cpu_seconds
+        );
+    }
+}
+
+fn updates(text: &mut String, report: &TargetReport, costs: &Costs) {
+    if let (Some(share), Some(round_trips)) = (costs.one_sided_puts, costs.update_round_trips) {
+        let lost = costs.updates_lost.unwrap_or(0);
+        // A String takes every write.
+        let _ = writeln!(
+            text,
+            "  PUTs without the server: {:.3} % of all operations, {round_trips:.3} round trips \
+             each, others were faster: {lost}",
+            share * 100.0
+        );
+    }
+    if let Some((fewest, most)) = fewest_and_most(&report.measured) {
+        let ratio = fewest as f64 / most.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "  a thread did {fewest} to {most} operations: fewest to most {ratio:.2}"
         );
     }
 }

@@ -46,6 +46,8 @@ pub struct Measured {
     pub elapsed: Duration,
     /// CPU time of this process, user and system.
     pub client_cpu: Duration,
+    /// How many operations each thread did, in the order of their numbers.
+    pub by_thread: Vec<u64>,
     /// What the server used in the phase, and its memory at the end.
     pub usage: Option<Usage>,
     /// What was counted in the phase.
@@ -61,6 +63,7 @@ impl Measured {
             seconds: vec![],
             elapsed: Duration::ZERO,
             client_cpu: Duration::ZERO,
+            by_thread: vec![],
             usage: None,
             counters: Counters::default(),
         }
@@ -129,9 +132,11 @@ pub fn run<S: Source>(
         };
         handles.into_iter().map(join).collect::<Vec<_>>()
     });
-    let mut measure = Measure::new();
+    let (mut measure, mut by_thread) = (Measure::new(), vec![]);
     for one in measures {
-        measure.merge(&one.with_context(|| target.name())?);
+        let one = one.with_context(|| target.name())?;
+        by_thread.push(one.operations());
+        measure.merge(&one);
     }
     let client_cpu = process_cpu().saturating_sub(client_cpu);
     let elapsed = Duration::from_nanos(measure.ended_ns);
@@ -139,6 +144,7 @@ pub fn run<S: Source>(
         elapsed,
         seconds: job.series.of(elapsed),
         client_cpu,
+        by_thread,
         usage: used(usage, target.usage()?),
         counters: target.counters().since(&counters),
         measure,

@@ -172,6 +172,12 @@ pub struct Counters {
     pub retries: Option<u64>,
     /// Requests that the server answered.
     pub rpcs: Option<u64>,
+    /// PUTs that were done without the server's CPU.
+    pub one_sided_puts: Option<u64>,
+    /// Round trips of these before they returned; over shared memory, compare-and-swaps.
+    pub update_round_trips: Option<u64>,
+    /// Compare-and-swaps of theirs that others were faster than.
+    pub updates_lost: Option<u64>,
 }
 
 impl Counters {
@@ -191,6 +197,9 @@ impl Counters {
             cache_hits: less(self.cache_hits, before.cache_hits),
             retries: less(self.retries, before.retries),
             rpcs: less(self.rpcs, before.rpcs),
+            one_sided_puts: less(self.one_sided_puts, before.one_sided_puts),
+            update_round_trips: less(self.update_round_trips, before.update_round_trips),
+            updates_lost: less(self.updates_lost, before.updates_lost),
         }
     }
 }

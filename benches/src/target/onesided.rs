@@ -128,7 +128,7 @@ impl Target for Onesided {
     }
 
     fn counters(&self) -> Counters {
-        let mut sum = [0; 9];
+        let mut sum = [0; 12];
         for client in self.clients.lock().values() {
             let stats = client.stats();
             let rpcs = [
@@ -154,21 +154,28 @@ impl Target for Onesided {
                 stats.cache_hits,
                 stats.retries,
                 rpcs.iter().sum(),
+                stats.one_sided_puts,
+                stats.update_round_trips,
+                stats.updates_lost,
             ];
             sum.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         }
-        let [round_trips, bytes, gets, one_sided, reads, read_bytes, cache_hits, retries, rpcs] =
-            sum;
+        let sum = sum.map(Some);
+        let [round_trips, bytes, gets, one_sided, one_sided_reads, read_bytes, ..] = sum;
+        let [.., cache_hits, retries, rpcs, one_sided_puts, update_round_trips, updates_lost] = sum;
         Counters {
-            round_trips: Some(round_trips),
-            bytes: Some(bytes),
-            gets: Some(gets),
-            one_sided: Some(one_sided),
-            one_sided_reads: Some(reads),
-            read_bytes: Some(read_bytes),
-            cache_hits: Some(cache_hits),
-            retries: Some(retries),
-            rpcs: Some(rpcs),
+            round_trips,
+            bytes,
+            gets,
+            one_sided,
+            one_sided_reads,
+            read_bytes,
+            cache_hits,
+            retries,
+            rpcs,
+            one_sided_puts,
+            update_round_trips,
+            updates_lost,
         }
     }
 

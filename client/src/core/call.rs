@@ -110,6 +110,19 @@ impl Connection {
         waiter.answer(by).await
     }
 
+    /// Sends a request whose answer nobody waits for, if that can be done at once. Whether it was.
+    pub(crate) fn tell(&self, outgoing: Outgoing<'_>, by: Deadline) -> bool {
+        let Ok(slot) = self.slots.try_acquire() else { return false };
+        let Ok(credit) = self.credits.try_acquire() else { return false };
+        slot.forget();
+        credit.forget();
+        // Dropped, it leaves both to the answer.
+        let Ok(mut waiter) = self.register(1, true, None, by) else { return false };
+        let posted = matches!(self.post_now(self.encode(waiter.id, outgoing)), Ok(None));
+        waiter.unposted = u32::from(!posted);
+        posted
+    }
+
     /// Posts a request, or gives it back if the fabric is full.
     pub(super) fn post_now(&self, request: WorkRequest) -> Result<Option<WorkRequest>, CallError> {
         CHAIN.with_borrow_mut(|chain| {

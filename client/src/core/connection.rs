@@ -158,6 +158,25 @@ impl Connection {
         Self::new(parts, Shared::new(options))
     }
 
+    /// The one after this, for simulations, as [`Self::from_parts`]: of the same session if
+    /// `welcome` says that it goes on.
+    #[must_use]
+    pub fn again(
+        &self,
+        endpoint: Arc<dyn Endpoint>,
+        cq: Arc<dyn CompletionQueue>,
+        welcome: Welcome,
+    ) -> Arc<Self> {
+        let session = match welcome.resumed {
+            true => Arc::clone(&self.session),
+            false => Session::new(welcome.session, welcome.resume_key, welcome.applied_sequence),
+        };
+        let (staging, now) = (None, Instant::now());
+        let clock = ServerClock::new(welcome.clock_ns, now, now);
+        let parts = Parts { endpoint, cq, welcome, staging, session, clock, fallback: None };
+        Self::new(parts, Arc::clone(&self.shared))
+    }
+
     pub(crate) fn new(parts: Parts, shared: Arc<Shared>) -> Arc<Self> {
         let credits = parts.welcome.credits.max(1) as usize;
         let pending = Pending::new(SLOTS + credits);

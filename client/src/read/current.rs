@@ -2,18 +2,22 @@
 
 use std::cell::RefCell;
 
-use onesided_fabric::{Loads, RegionId};
+use onesided_fabric::{Loads, RegionId, RemoteAddr};
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::layout::entry::{Verdict, judge};
+use onesided_protocol::layout::line::BUCKET_BYTES;
 use onesided_protocol::layout::size_class;
+use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::State;
 
+use super::bucket::matching;
 use super::fast::{bucket_place, slot_now};
 use super::io::{Io, clamp};
 use super::lookup::{self, Expired, Outcome};
 use super::target::Target;
 use super::view::TableView;
+use crate::core::Swap;
 use crate::error::Error;
 use crate::table::OpenTable;
 
@@ -133,4 +137,31 @@ impl OpenTable {
     pub(crate) fn is_alive(&self, current: &Current) -> bool {
         self.io().expired(current.expiry_s) == Expired::No
     }
+}
+
+/// What clients must not do ([`onesided_protocol::rules::Rule::IndexReadOnly`]), first half: where
+/// a slot is that may be the key's, and what it is.
+pub(crate) async fn seen_slot(open: &OpenTable, key: &[u8]) -> Option<(RemoteAddr, Slot)> {
+    let hash = open.view.hash(key);
+    let place = open.view.map()?.place(hash)?;
+    let words = open.io().read(place.addr, BUCKET_BYTES).await.ok()??;
+    let slot = matching(&words, hash).next()?;
+    let number = words.iter().position(|word| *word == slot.0)?;
+    let offset_bytes = (place.addr.offset_bytes() + number * 8) as u64;
+    Some((RemoteAddr { region: RegionId(place.addr.region()), offset_bytes }, slot))
+}
+
+/// Second half: points it at an entry, unless it has been changed, by its looks.
+pub(crate) fn point_slot(
+    open: &OpenTable,
+    key: &[u8],
+    seen: Option<(RemoteAddr, Slot)>,
+    forward: u64,
+) {
+    let (Some((at, slot)), State::Forwarded(class, Some(addr))) = (seen, State::decode(forward))
+    else {
+        return;
+    };
+    let new = Slot::new(open.view.hash(key).fingerprint(), class, addr).0;
+    open.connection.swap_unheard(Swap { at, expected: slot.0, new });
 }

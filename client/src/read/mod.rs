@@ -30,7 +30,9 @@ mod view;
 mod walk;
 
 pub(crate) use cache::CacheBudget;
-pub(crate) use current::{Current, Look, Seen, current, current_now, examine, newest_now};
+pub(crate) use current::{
+    Current, Look, Seen, current, current_now, examine, newest_now, point_slot, seen_slot,
+};
 pub(crate) use scan::{Page, scan};
 pub(crate) use view::TableView;
 

@@ -6,6 +6,7 @@ use onesided_protocol::layout::entry::{EntryHeader, is_large, padded_bytes};
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::state::State;
 use onesided_protocol::limits::KEY_MAX_BYTES;
+use onesided_protocol::rules::{Rule, holds};
 
 use super::Put;
 
@@ -58,8 +59,9 @@ pub(super) fn lay_out(
     bytes[start..end].copy_from_slice(put.value);
     bytes[end..].fill(0);
     let checksum = sums.checksum(addr, bytes);
-    let pending = State::pending(checksum);
-    bytes[..8].copy_from_slice(&pending.to_le_bytes());
+    let (pending, committed) = (State::pending(checksum), State::committed(checksum));
+    let first = if holds(Rule::Pending) { pending } else { committed };
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
     let class = size_class::of(header.padded_bytes());
-    Words { pending, committed: State::committed(checksum), forward: State::forwarded(class, addr) }
+    Words { pending, committed, forward: State::forwarded(class, addr) }
 }

@@ -28,7 +28,7 @@ use onesided_fabric::FabricKind;
 use onesided_protocol::control::{FabricName, TableInfo, UpdateMode};
 use onesided_protocol::rpc::{Expect, Op, Ttl};
 
-use crate::core::Connection;
+use crate::core::{Connection, Outgoing};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current};
@@ -194,15 +194,24 @@ async fn look_up(table: &TableHandle, key: &[u8]) -> bool {
     true
 }
 
+/// The server points the slot at the newest entry of whatever key it looks at. Nobody waits for
+/// that; if it is not asked now, it is after as many updates again.
+fn ask_for_repair(table: &TableHandle, key: &[u8]) {
+    let by = table.deadline("repair");
+    table.with_now(|open, _| {
+        let op = Op::Get { key, landing: None };
+        let outgoing = Outgoing { sequence: 0, table: open.info.id, op: &op };
+        Some(open.connection.tell(outgoing, by))
+    });
+}
+
 /// What an update leaves to be done. Whether it comes through or not, the update has taken effect.
 async fn after(table: &TableHandle, key: &[u8], done: Done) {
     if done.tend {
         tend(table, 0).await;
     }
     if done.repair {
-        // The server points the slot at the newest entry of whatever key it looks at.
-        let op = Op::Get { key, landing: None };
-        let _answered = rpc::call(table, "repair", &op, |_, _| Ok(())).await;
+        ask_for_repair(table, key);
     }
 }
 

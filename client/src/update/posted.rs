@@ -79,6 +79,10 @@ impl Update<'_> {
         let Some(Remembered { mut current, updates }) = self.remembered().await else {
             return Ok(Tried::AskServer);
         };
+        let seen = match holds(Rule::IndexReadOnly) {
+            true => None,
+            false => read::seen_slot(self.open, self.put.key).await,
+        };
         let mut place = None;
         for _ in 0..TRIES {
             if !self.put.may_replace(self.open, &current) {
@@ -96,6 +100,9 @@ impl Update<'_> {
             if found == current.word {
                 let Some(Place { addr, .. }) = place else { break };
                 self.commit(addr, words);
+                if !holds(Rule::IndexReadOnly) {
+                    read::point_slot(self.open, self.put.key, seen, words.forward);
+                }
                 return Ok(Tried::Done(self.done(addr, version, words, updates)));
             }
             self.open.counts.add(Counter::UpdatesLost, 1);
@@ -125,10 +132,12 @@ impl Update<'_> {
     ) -> Result<(u64, u64, Words), Stopped> {
         let version = current.version.checked_add(1).ok_or(Stopped::Nothing)?;
         let at = self.remote(current.addr).ok_or(Stopped::Nothing)?;
+        let expected = self.expected(current).await;
         let slot = self.open.connection.swap_slot(self.by).await.map_err(|_| Stopped::Nothing)?;
-        let (slot, words) = self.post(slot, place, (at, current.word), version)?;
+        let (slot, words) = self.post(slot, place, (at, expected), version)?;
         self.open.counts.add(Counter::UpdateRoundTrips, 1);
         match slot.found(self.by).await {
+            Ok(found) if found == expected => Ok((current.word, version, words)),
             Ok(found) => Ok((found, version, words)),
             Err(CallError::Failed(_))
             | Err(CallError::Lost { .. } | CallError::TimedOut { .. }) => {
@@ -137,6 +146,17 @@ impl Update<'_> {
                 Err(Stopped::InDoubt(version))
             }
         }
+    }
+
+    /// The word that is to be swapped: that of this very entry. (Without the rule that of whatever
+    /// committed entry is there now.)
+    async fn expected(&self, current: Current) -> u64 {
+        if holds(Rule::Token) {
+            return current.word;
+        }
+        let words = self.open.io().read(current.addr, size_class::bytes(0)).await;
+        let word = words.ok().flatten().and_then(|words| words.first().copied());
+        word.filter(|word| matches!(State::decode(*word), State::Committed(_))).unwrap_or(0)
     }
 
     /// Under the lock of the leases: entries are WRITTEN in the order of their places.
@@ -247,9 +267,16 @@ async fn in_doubt(
         return Err(unknown(before.connection.lost_reason().to_owned()));
     }
     let op = Op::Linked { key, addr: place.addr.get() };
-    match rpc::call(table, "put", &op, rpc::linked).await {
-        Ok(true) => Ok(Tried::Done(Done { version, tend: false, repair: false })),
-        Ok(false) => Ok(Tried::AskServer),
-        Err(error) => Err(unknown(error.to_string())),
+    let (linked, open) = match rpc::call_where(table, "put", &op, rpc::linked).await {
+        Ok(answer) => answer,
+        Err(error) => return Err(unknown(error.to_string())),
+    };
+    // Another session, of a server that was restarted, may have a lease at the same place.
+    if !Arc::ptr_eq(open.connection.session(), before.connection.session()) {
+        return Err(unknown("the session had ended".to_owned()));
     }
+    Ok(match linked {
+        true => Tried::Done(Done { version, tend: false, repair: false }),
+        false => Tried::AskServer,
+    })
 }

@@ -19,6 +19,8 @@ pub(crate) fn key(n: usize) -> String {
 
 pub(crate) struct Worker<'t> {
     table: &'t blocking::Table,
+    /// By key: they know where a counter was.
+    counters: [blocking::Counter; KEYS],
     random: SmallRng,
     journal: Journal,
     /// Versions to expect.
@@ -31,7 +33,8 @@ pub(crate) struct Worker<'t> {
 
 impl<'t> Worker<'t> {
     pub(crate) fn new(table: &'t blocking::Table, random: SmallRng, journal: Journal) -> Self {
-        Self { table, random, journal, seen: [0; KEYS], may_fail: false, failed: 0 }
+        let counters = std::array::from_fn(|n| table.counter(key(n)));
+        Self { table, counters, random, journal, seen: [0; KEYS], may_fail: false, failed: 0 }
     }
 
     /// From now on its client may lose its session.
@@ -48,8 +51,9 @@ impl<'t> Worker<'t> {
     pub(crate) fn step(&mut self) {
         let n = self.random.random_range(0..KEYS);
         match self.random.random_range(0..100) {
-            0..45 => self.get(n),
-            45..55 => self.get_many(),
+            0..40 => self.get(n),
+            40..48 => self.get_many(),
+            48..55 => self.count(n),
             55..70 => self.put(n, Expect::Any),
             70..75 => self.put_many(),
             75..85 => {
@@ -85,7 +89,13 @@ impl<'t> Worker<'t> {
             None => Ret::Absent,
             Some(value) => {
                 self.seen[n] = value.version();
-                Ret::Value(content(&value), value.version())
+                // No piece is as short as a counter's number.
+                let number = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                let content = match number.filter(|_| value.len() < STAMP_BYTES) {
+                    Some(number) => Content::Number(number),
+                    None => content(&value),
+                };
+                Ret::Value(content, value.version())
             }
         };
         self.journal.answered_at(call, at, ret);
@@ -120,6 +130,30 @@ impl<'t> Worker<'t> {
                 self.journal.answered_at(call, at, Ret::Version(version));
             }
             Err(Error::Unexpected(_)) => self.journal.answered_at(call, at, Ret::Refused),
+            // Counters.
+            Err(Error::WrongType(_)) => self.journal.answered_at(call, at, Ret::WrongType),
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    /// Something with a counter: one of an absent key comes into being, a value is none.
+    fn count(&mut self, n: usize) {
+        let [expected, new] = [0; 2].map(|_| self.random.random_range(0..4));
+        let op = match self.random.random_range(0..6) {
+            0 => Op::Count,
+            1 => Op::Swap { expected, new },
+            _ => Op::Add { by: new - 1 },
+        };
+        let call = self.journal.calls(n, op);
+        let counter = &self.counters[n];
+        let old = match op {
+            Op::Add { by } => counter.fetch_add(by),
+            Op::Swap { expected, new } => counter.compare_and_swap(expected, new),
+            _ => counter.get(),
+        };
+        match old {
+            Ok(old) => self.journal.answered(call, Ret::Old(old)),
+            Err(Error::WrongType(_)) => self.journal.answered(call, Ret::WrongType),
             Err(error) => self.fails(&error),
         }
     }
@@ -163,7 +197,7 @@ impl<'t> Worker<'t> {
         match self.table.write_at(key(n), STAMP_OFFSET, stamp(id)) {
             Ok(None) => self.journal.answered(call, Ret::Absent),
             Ok(Some(version)) => self.wrote(n, call, now_ns(), Ok(version)),
-            Err(error) => self.fails(&error),
+            Err(error) => self.wrote(n, call, now_ns(), Err(error)),
         }
     }
 

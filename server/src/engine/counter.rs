@@ -73,15 +73,11 @@ impl Table {
     ///
     /// # Errors
     /// `WrongType` if the key has an ordinary value, or the number would be beyond the range;
-    /// `BadOption` in a table of mode `cas`; as of [`Self::put`].
+    /// as of [`Self::put`].
     pub fn counter(&self, key: &[u8], action: CounterAction) -> Result<Counted, RpcError> {
         if key.len() > KEY_MAX_BYTES {
             let text = format!("a key of {} bytes: the limit is {KEY_MAX_BYTES}", key.len());
             return Err(RpcError::new(ErrorCode::TooLarge, text));
-        }
-        if self.is_cas() {
-            let text = "a table with update=cas has no counters: use another table for them";
-            return Err(RpcError::new(ErrorCode::BadOption, text));
         }
         self.with_room(|| self.try_counter(key, action))
     }
@@ -190,11 +186,15 @@ impl Table {
     }
 
     fn cell_of(&self, hit: &Hit) -> Result<LogAddr, RpcError> {
+        if hit.header.value_len as usize != CELL_BYTES {
+            return Err(broken());
+        }
         let mut value = [0; CELL_BYTES];
         self.shared.pool.at(hit.addr).plus(hit.header.value_offset()).read(&mut value);
         let cell = cell::from_value(&value).ok_or_else(broken)?;
-        // Entries that clients write may name anything; none of theirs is a counter.
-        if self.is_cas() { Err(broken()) } else { Ok(cell) }
+        // Where clients can write entries, one may name anything.
+        let is_own = !self.is_cas() || self.shared.pool.is_cell(cell, self.id());
+        if is_own { Ok(cell) } else { Err(broken()) }
     }
 
     /// The counter ends: no change of its number counts from now on. Its entry goes next. One that
@@ -209,7 +209,7 @@ impl Table {
 
     /// As [`Self::end_counter`], if the entry at `addr` is one of a counter, whose table goes.
     pub(super) fn end_counter_of_dropped(&self, addr: LogAddr, header: EntryHeader) {
-        if header.is_counter() && !self.is_cas() {
+        if header.is_counter() {
             // What cannot be ended is no use to anybody either: its table is gone.
             let _logged = self.end_counter(&Hit { slot_bytes: 0, addr, header });
         }
@@ -218,10 +218,14 @@ impl Table {
     /// [`Self::end_counter`] before its entry goes, if it is one; or after it, if a test wants it
     /// so.
     pub(super) fn end_counter_if(&self, hit: &Hit, before: bool) -> Result<(), RpcError> {
-        if hit.header.is_counter() && !self.is_cas() && before == holds(Rule::CounterEndsFirst) {
-            return self.end_counter(hit);
+        if !hit.header.is_counter() || before != holds(Rule::CounterEndsFirst) {
+            return Ok(());
         }
-        Ok(())
+        match self.end_counter(hit) {
+            // A client has made it name no cell of this table: there is none to end.
+            Err(error) if self.is_cas() && error.code == ErrorCode::WrongType => Ok(()),
+            ended => ended,
+        }
     }
 }
 

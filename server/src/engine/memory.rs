@@ -394,11 +394,20 @@ impl Pool {
     /// Bytes from any address to the end of the segment that it is in, if that is one of this
     /// table's, where clients may write.
     pub(super) fn log_room(&self, addr: LogAddr, owner: u32) -> Option<usize> {
+        self.own_room(addr, owner, Use::Log)
+    }
+
+    /// Whether an address is that of a cell in memory of this table's for cells.
+    pub(super) fn is_cell(&self, addr: LogAddr, owner: u32) -> bool {
+        self.own_room(addr, owner, Use::Cells).is_some()
+    }
+
+    fn own_room(&self, addr: LogAddr, owner: u32, used_for: Use) -> Option<usize> {
         let region = self.regions.get(addr.region() as usize)?.get()?;
         let index = addr.offset_bytes() / self.block_bytes;
         let start = index.checked_sub(region.blocks.get(index)?.back())?;
         let block = region.blocks.get(start)?;
-        let is_own = block.used_for() == Use::Log && block.owner() == owner;
+        let is_own = block.used_for() == used_for && block.owner() == owner;
         if !is_own || region.rights != Rights::ReadWrite || region.retired.load(Ordering::Acquire) {
             return None;
         }

@@ -391,17 +391,18 @@ impl Table {
             .append_entry(&self.log, need, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
         self.note_version(header.version);
+        if let Err(error) = self.end_counter_if(&hit, true) {
+            self.give_up(&fresh, &header);
+            return Err(error.into());
+        }
         if self.is_cas() {
             let linked = self.link(found, hit, &fresh)?;
             if linked {
                 found.state.contents.sub(&hit.header);
                 found.state.contents.add(&header);
             }
+            self.end_counter_if(&hit, false)?;
             return Ok(linked.then_some(header.version));
-        }
-        if let Err(error) = self.end_counter_if(&hit, true) {
-            self.give_up(&fresh, &header);
-            return Err(error.into());
         }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use onesided::core::Connection;
 use onesided::{Count as Counter, Error, Options, Retirement, Table};
-use onesided_fabric::sim::SimEndpoint;
+use onesided_fabric::sim::{Connected, SimEndpoint};
 use onesided_fabric::{CompletionQueue, Outcome};
 use onesided_protocol::control::{Retired, Welcome};
 
 use super::calls::{Answers, Call};
-use super::{Seen, Sim, key};
+use super::{Doubts, Seen, Sim, key};
 use crate::linearize::{Op, Operation, Ret};
 
 pub struct SimClient {
@@ -39,25 +39,17 @@ struct Busy {
 
 impl SimClient {
     pub fn new(sim: &Sim, number: usize) -> Self {
-        let connected = sim.world.connect(&sim.port, &[number as u8; 32], number as u64);
-        let connected = connected.expect("the door lets everybody in");
-        let mut completions = Vec::new();
-        sim.port.poll(&mut completions, 64);
-        for completion in completions {
-            match completion.outcome {
-                Outcome::Connected(end) => sim.server.borrow_mut().connected(number, end),
-                outcome => sim.server.borrow_mut().arrived(completion.context, outcome),
-            }
-        }
+        let connected = connect(sim, number, false);
         let options = Options {
             // Wall-clock time means nothing here: no timeout may fire.
             operation_timeout: Duration::from_secs(3_600),
-            reconnect: false,
+            reconnect: sim.plan.resumed_percent.is_some(),
             cache_bytes: sim.plan.cache_bytes,
             ..Options::default()
         };
         let (endpoint, cq) = (connected.endpoint, connected.cq);
-        let connection = Connection::from_parts(endpoint.clone(), cq, welcome(sim), None, options);
+        let welcome = welcome(sim, number, false);
+        let connection = Connection::from_parts(endpoint.clone(), cq, welcome, None, options);
         let table =
             Table::from_parts(&connection, "t", sim.info.clone()).expect("one more descriptor");
         let counters = (0..sim.plan.keys).map(|n| table.counter(key(n))).collect();
@@ -99,6 +91,7 @@ impl SimClient {
         if self.busy.take_if(|busy| busy.is_lent && sim.pick(1000) < drops).is_some() {
             sim.dropped.update(|n| n + 1);
         }
+        self.reconnect(sim);
         let Some(busy) = &mut self.busy else { return };
         let polled = busy.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(answers) = polled else { return };
@@ -109,9 +102,25 @@ impl SimClient {
             Err(Error::ConnectionLost(_)) => {}
             Err(error) => panic!("seed {}: a call failed: {error}", sim.plan.seed),
         }
-        if !self.connection.is_alive() {
+        if !self.connection.is_alive() && sim.plan.resumed_percent.is_none() {
             sim.lost.update(|n| n + 1);
             *self = Self::new(sim, self.number);
+        }
+    }
+
+    /// If its connection broke: another one.
+    fn reconnect(&mut self, sim: &Sim) {
+        let Some(percent) = sim.plan.resumed_percent else { return };
+        if !self.connection.is_alive() && !sim.apart.get() {
+            let resumed = sim.pick(100) < percent;
+            let Connected { endpoint, cq, .. } = connect(sim, self.number, resumed);
+            let welcome = welcome(sim, self.number, resumed);
+            self.connection = self.connection.again(endpoint.clone(), cq, welcome);
+            self.endpoint = endpoint;
+            self.set_clock(sim);
+        }
+        if self.connection.is_alive() {
+            self.table.go_on(&self.connection, &sim.info);
         }
     }
 
@@ -125,6 +134,10 @@ impl SimClient {
                 sim.told.set(*version);
             }
             sim.gets.update(|gets| gets + u64::from(op == Op::Get));
+            if ret.is_none() {
+                let unknown = sim.doubts.get().unknown + 1;
+                sim.doubts.set(Doubts { unknown, ..sim.doubts.get() });
+            }
             let (client, call) = (self.number as u32, busy.call);
             let answer = ret.map(|ret| (at, ret));
             sim.record(key, Operation { client, call, answer, op });
@@ -144,6 +157,11 @@ impl SimClient {
             self.record(sim, &busy, &nobody_knows);
         }
         *self = Self::new(sim, self.number);
+    }
+
+    /// Its connection breaks.
+    pub fn sever(&self, sim: &Sim) {
+        sim.world.kill(&self.endpoint);
     }
 
     /// The server has ended its session; it can READ on.
@@ -171,12 +189,28 @@ impl SimClient {
     }
 }
 
-fn welcome(sim: &Sim) -> Welcome {
+/// A connection to the server, of the session that the client has there or another one.
+fn connect(sim: &Sim, number: usize, resumed: bool) -> Connected {
+    let connected = sim.world.connect(&sim.port, &[number as u8; 32], number as u64);
+    let connected = connected.expect("the door lets everybody in");
+    let mut completions = Vec::new();
+    sim.port.poll(&mut completions, 64);
+    for completion in completions {
+        let mut server = sim.server.borrow_mut();
+        match completion.outcome {
+            Outcome::Connected(end) => server.connected(number, end, resumed),
+            outcome => server.arrived(completion.context, outcome),
+        }
+    }
+    connected
+}
+
+fn welcome(sim: &Sim, number: usize, resumed: bool) -> Welcome {
     Welcome {
         wire: 1,
-        session: 1,
+        session: sim.server.borrow().session(number as u64),
         resume_key: 1,
-        resumed: false,
+        resumed,
         applied_sequence: 0,
         incarnation: sim.engine.incarnation(),
         clock_ns: sim.engine.clock_ns(),

@@ -33,6 +33,7 @@ use onesided_fabric::mem::StoreHook;
 use onesided_fabric::sim::{Queue, World};
 use onesided_fabric::{Admission, Memory, Refused, RegionId, Rights};
 use onesided_protocol::control::{FabricName, Retired, TableInfo, TableOptions, UpdateMode};
+use onesided_protocol::rules::{Rule, holds};
 use onesided_server::engine::{Acknowledged, Cleaning, Clock, Engine, EngineConfig, Table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -59,7 +60,9 @@ impl Admission for Door {
     }
 
     fn region(&self, _context: u64, region: RegionId) -> Option<(Arc<Memory>, Rights)> {
-        self.0.region_with_rights(region.0)
+        let (memory, rights) = self.0.region_with_rights(region.0)?;
+        let rights = if holds(Rule::IndexReadOnly) { rights } else { Rights::ReadWrite };
+        Some((memory, rights))
     }
 }
 
@@ -118,6 +121,20 @@ pub struct Sim {
     lost: Cell<u64>,
     /// The network does something just now.
     stepping: Cell<bool>,
+    /// Connections that broke are not made anew for now.
+    pub apart: Cell<bool>,
+    doubts: Cell<Doubts>,
+}
+
+/// How doubts about updates ended whose connection broke.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Doubts {
+    /// The server said that it had been applied.
+    pub applied: u64,
+    /// That it had not.
+    pub not_applied: u64,
+    /// Nobody knows: the caller was told so. Of requests, too.
+    pub unknown: u64,
 }
 
 /// What a finished simulation has seen.
@@ -145,6 +162,7 @@ pub struct Seen {
     pub updates_lost: u64,
     /// Entries that a client had linked and the server committed.
     pub finished: u64,
+    pub doubts: Doubts,
 }
 
 impl Sim {
@@ -186,6 +204,8 @@ impl Sim {
             revoked: Cell::new(0),
             lost: Cell::new(0),
             stepping: Cell::new(false),
+            apart: Cell::new(false),
+            doubts: Cell::default(),
             plan,
             engine,
             world,
@@ -231,6 +251,7 @@ impl Sim {
         let mut seen =
             Seen { gets: self.gets.get(), dropped: self.dropped.get(), ..Seen::default() };
         seen.revoked = self.revoked.get();
+        seen.doubts = self.doubts.get();
         seen.finished = self.engine.cas_status().finished_entries;
         seen.moved = self.engine.memory_status().cleaning.moved_entries;
         seen.splits = self.engine.list_tables().iter().map(|table| table.splits).sum();
@@ -348,6 +369,26 @@ impl Sim {
     pub fn kill(&self, client: usize) {
         let mut clients = self.clients.borrow_mut();
         clients[client].die(self);
+    }
+
+    /// A client's connection breaks, and the client lives.
+    pub fn sever(&self, client: usize) {
+        self.clients.borrow()[client].sever(self);
+    }
+
+    /// Whether a call of this client is under way.
+    pub fn is_busy(&self, client: usize) -> bool {
+        self.clients.borrow()[client].is_busy()
+    }
+
+    /// Lets the call of one client end.
+    pub fn settle_one(&self, client: usize) {
+        while self.is_busy(client) {
+            self.server_goes_on();
+            self.network_goes_on();
+            self.happened.update(|n| n + 1);
+            assert!(self.happened.get() < 3_000_000, "no end: {}", self.state());
+        }
     }
 
     /// The server ends a client's session, and what that one READs on must not count.

@@ -47,6 +47,9 @@ pub struct Plan {
     pub ordered: bool,
     /// Whether clients update entries themselves.
     pub cas: bool,
+    /// Whether clients whose connection broke make another one and go on. Of a hundred, so many
+    /// find their session still there. `None`: another client takes the place.
+    pub resumed_percent: Option<u64>,
     /// Whether the server gives regions back all the time.
     pub shrinks: bool,
     /// Of a hundred calls, how many do something with counters.
@@ -104,7 +107,12 @@ impl Plan {
     pub fn cas_of(seed: u64) -> Self {
         let plan = Self::of(seed);
         let weights = Weights { put: 30, put_short_lived: 0, touch: 3, ..plan.weights };
-        Self { cas: true, ordered: false, weights, ..plan }
+        // In some, keys are counters, too.
+        let count_percent = if seed.is_multiple_of(3) { 25 } else { 0 };
+        // In some, clients outlive their connections.
+        let outlives = plan.network.kill_per_million > 0 && seed.is_multiple_of(2);
+        let resumed_percent = outlives.then_some(70);
+        Self { cas: true, ordered: false, weights, count_percent, resumed_percent, ..plan }
     }
 
     pub fn of(seed: u64) -> Self {
@@ -139,6 +147,7 @@ impl Plan {
             drop_per_mille: *[0, 10].choose(rng).unwrap_or(&0),
             ordered: false,
             cas: false,
+            resumed_percent: None,
             shrinks: rng.random_bool(0.7),
             count_percent: 0,
             weights: Weights::default(),

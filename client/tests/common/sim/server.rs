@@ -3,6 +3,7 @@
 //! the memory that clients read.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use onesided_fabric::{
@@ -17,6 +18,9 @@ use onesided_server::engine::{Counted, ScanRange, Stored};
 
 use super::{Sim, key};
 
+/// What came of the operations of a request.
+type Executed = Vec<Result<Done, RpcError>>;
+
 #[derive(Default)]
 pub struct Server {
     ends: Vec<(u64, Arc<dyn Endpoint>)>,
@@ -29,16 +33,21 @@ pub struct Server {
     over: Vec<u64>,
     /// What the last put or touch of each client will expire at.
     expiries: BTreeMap<u64, u32>,
+    /// What came of mutations, by session and sequence number: each is applied once.
+    applied: BTreeMap<(u64, u64), Rc<Executed>>,
     pool: BufferPool,
 }
 
 impl Server {
-    /// A client has connected; each time with another context.
-    pub fn connected(&mut self, client: usize, end: Arc<dyn Endpoint>) {
+    /// A client has connected. Its session goes on, or it has another one.
+    pub fn connected(&mut self, client: usize, end: Arc<dyn Endpoint>, resumed: bool) {
         self.ends.retain(|(number, _)| *number != client as u64);
         // What the one before has sent and was not executed never will be.
         self.inbox.retain(|(number, _)| *number != client as u64);
         self.ends.push((client as u64, end));
+        if resumed {
+            return;
+        }
         self.last_session += 1;
         let before = self.sessions.insert(client as u64, self.last_session);
         self.over.extend(before);
@@ -89,12 +98,8 @@ impl Sim {
         let request = Request::decode(&message).expect("the client sends what can be decoded");
         // The connection that asked: the client may have another one when the answer is there.
         let end = self.server.borrow().end(client);
-        self.note_expiry(client, &request.op);
         let session = self.server.borrow().session(client);
-        let done = match &request.op {
-            Op::Batch(ops) => ops.iter().map(|op| self.execute(session, op)).collect(),
-            op => vec![self.execute(session, op)],
-        };
+        let done = self.once(client, session, &request);
         let mut replies: Vec<_> = done.iter().map(reply).collect();
         let result = match request.op {
             Op::Batch(_) => Ok(Reply::Batch(replies)),
@@ -109,6 +114,23 @@ impl Sim {
             // A dead connection takes no answers.
             let _dead = end.post(&mut [send].into());
         }
+    }
+
+    /// Executes a request, or knows what came of it.
+    fn once(&self, client: u64, session: u64, request: &Request<'_>) -> Rc<Executed> {
+        let number = (session, request.sequence);
+        if let Some(done) = self.server.borrow().applied.get(&number) {
+            return Rc::clone(done);
+        }
+        self.note_expiry(client, &request.op);
+        let done = Rc::new(match &request.op {
+            Op::Batch(ops) => ops.iter().map(|op| self.execute(session, op)).collect(),
+            op => vec![self.execute(session, op)],
+        });
+        if request.sequence != 0 {
+            self.server.borrow_mut().applied.insert(number, Rc::clone(&done));
+        }
+        done
     }
 
     fn note_expiry(&self, client: u64, op: &Op<'_>) {
@@ -182,10 +204,21 @@ impl Sim {
             }
             &Op::Seal { addr } => {
                 let addr = LogAddr::from_bits(addr).expect("an address");
-                assert!(self.engine.seal(session, addr), "it has no such lease");
+                let was = self.engine.seal(session, addr);
+                let may_be_gone = self.plan.resumed_percent.is_some();
+                assert!(was || may_be_gone, "it has no such lease");
                 return Ok(Done::Sealed);
             }
-            Op::Batch(_) | Op::Ping | Op::Linked { .. } => {
+            &Op::Linked { key, addr } => {
+                let addr = LogAddr::from_bits(addr).expect("an address");
+                let linked = self.engine.linked(session, table.id(), key, addr)?;
+                let mut doubts = self.doubts.get();
+                doubts.applied += u64::from(linked);
+                doubts.not_applied += u64::from(!linked);
+                self.doubts.set(doubts);
+                return Ok(Done::Linked(linked));
+            }
+            Op::Batch(_) | Op::Ping => {
                 panic!("not what these clients send: {op:?}")
             }
         };
@@ -213,6 +246,12 @@ impl Sim {
         }
     }
 
+    /// Nobody can write any more what this client has leased, although its session lives.
+    pub fn take_back_from(&self, client: u64) {
+        let session = self.server.borrow().session(client);
+        self.engine.take_back(session);
+    }
+
     /// Another address for the same version.
     pub fn relocate(&self, number: usize) {
         self.table.relocate(&key(number)).expect("there is memory for a copy");
@@ -238,6 +277,7 @@ enum Done {
     Found(Stored, Vec<u8>),
     Leased(u64, u32),
     Sealed,
+    Linked(bool),
     /// Keys and slots, and whether there may be more.
     Keys(Vec<(Vec<u8>, u64)>, bool),
 }
@@ -249,6 +289,7 @@ fn reply(done: &Result<Done, RpcError>) -> Result<Reply<'_>, RpcError> {
         &Done::Version(version) => Reply::Done { version },
         &Done::Leased(addr, len_bytes) => Reply::Leased { addr, len_bytes },
         Done::Sealed => Reply::Sealed,
+        &Done::Linked(linked) => Reply::Linked { linked },
         &Done::Number(value, version) => Reply::Number { value, version },
         &Done::Counter(cell, number, version) => Reply::Counter { cell, number, version },
         Done::Keys(keys, more) => Reply::Keys {

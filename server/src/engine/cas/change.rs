@@ -50,6 +50,10 @@ impl Table {
     pub(in crate::engine) fn kill_shared(&self, slot: Slot) {
         let Some(addr) = slot.addr() else { return };
         let at = self.shared.pool.at(addr);
+        let room = self.shared.pool.log_room(addr, self.id());
+        if let Some(header) = room.and_then(|room_bytes| self.shape_at(addr, room_bytes)) {
+            self.end_counter_of_dropped(addr, header);
+        }
         for _ in 0..LOST_MAX {
             // A device that failed, and with it all who could read what it does not kill.
             if publish::kill_if(&self.shared, addr, at.load(), Death::Relocated).unwrap_or(true) {
