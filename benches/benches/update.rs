@@ -52,7 +52,7 @@ fn measure(
     for _ in 0..times {
         let begin = Instant::now();
         act()?;
-        took_ns.saturating_record(begin.elapsed().as_nanos() as u64);
+        took_ns.record(begin.elapsed().as_nanos() as u64)?;
     }
     let after = counts(&client.stats());
     let (done, round_trips) = (after.0 - before.0, after.1 - before.1);

@@ -53,6 +53,8 @@ impl<'t> Worker<'t> {
         match self.random.random_range(0..100) {
             0..40 => self.get(n),
             40..48 => self.get_many(),
+            // Clients that lose their sessions are about values.
+            48..55 if self.may_fail => self.get(n),
             48..55 => self.count(n),
             55..70 => self.put(n, Expect::Any),
             70..75 => self.put_many(),

@@ -40,8 +40,9 @@ ticks() { awk '{ print $14 + $15 }' "/proc/$server/stat"; }
 
 for _ in $(seq "$rounds"); do
     note raw_atomic "$(raw_atomic)"
-    read -r write_cas add < <($out/write_cas rxe0 $bytes 4000)
-    note write_cas "$write_cas"
+    $out/write_cas rxe0 $bytes 4000 >$out/raw
+    read -r write_cas add <$out/raw
+    note chain "$write_cas"
     note add "$add"
     from=$(ticks)
     "$BENCHES/onesided-bench/update" "onesided://$HOST_IP?fabric=verbs" 4000 >$out/last
@@ -62,7 +63,7 @@ row() {
 say "| onesided | figure | beside | figure | ratio | target | met |"
 say "|---|---:|---|---:|---:|---|---|"
 row "PUT of 100 B in a cas table, p50" "$(median put)" "WRITE of $bytes B and CAS, one doorbell" \
-    "$(median write_cas)" 1.5
+    "$(median chain)" 1.5
 row "fetch_add, p50" "$(median fetch_add)" "ib_atomic_lat, FETCH_AND_ADD" "$(median raw_atomic)" 1.3
 row "fetch_add, p50" "$(median fetch_add)" "the same loop with FETCH_AND_ADD" "$(median add)" 1.3
 say "server CPU in a round of 9000 updates and additions, connecting included: $(median cpu_ms) ms"

@@ -198,31 +198,41 @@ impl Sim {
                 })?;
                 return Ok(Done::Keys(keys, !ended));
             }
-            &Op::Lease { len_bytes } => {
-                let leased = self.engine.lease(session, table.id(), len_bytes as usize)?;
-                return Ok(Done::Leased(leased.0.get(), leased.1 as u32));
-            }
-            &Op::Seal { addr } => {
-                let addr = LogAddr::from_bits(addr).expect("an address");
-                let was = self.engine.seal(session, addr);
-                let may_be_gone = self.plan.resumed_percent.is_some();
-                assert!(was || may_be_gone, "it has no such lease");
-                return Ok(Done::Sealed);
-            }
-            &Op::Linked { key, addr } => {
-                let addr = LogAddr::from_bits(addr).expect("an address");
-                let linked = self.engine.linked(session, table.id(), key, addr)?;
-                let mut doubts = self.doubts.get();
-                doubts.applied += u64::from(linked);
-                doubts.not_applied += u64::from(!linked);
-                self.doubts.set(doubts);
-                return Ok(Done::Linked(linked));
+            Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. } => {
+                return self.execute_lease(session, op);
             }
             Op::Batch(_) | Op::Ping => {
                 panic!("not what these clients send: {op:?}")
             }
         };
         Ok(Done::Version(version))
+    }
+
+    /// What has to do with what clients WRITE.
+    fn execute_lease(&self, session: u64, op: &Op<'_>) -> Result<Done, RpcError> {
+        match *op {
+            Op::Lease { len_bytes } => {
+                let leased = self.engine.lease(session, self.table.id(), len_bytes as usize)?;
+                Ok(Done::Leased(leased.0.get(), leased.1 as u32))
+            }
+            Op::Seal { addr } => {
+                let addr = LogAddr::from_bits(addr).expect("an address");
+                let was = self.engine.seal(session, addr);
+                let may_be_gone = self.plan.resumed_percent.is_some();
+                assert!(was || may_be_gone, "it has no such lease");
+                Ok(Done::Sealed)
+            }
+            Op::Linked { key, addr } => {
+                let addr = LogAddr::from_bits(addr).expect("an address");
+                let linked = self.engine.linked(session, self.table.id(), key, addr)?;
+                let mut doubts = self.doubts.get();
+                doubts.applied += u64::from(linked);
+                doubts.not_applied += u64::from(!linked);
+                self.doubts.set(doubts);
+                Ok(Done::Linked(linked))
+            }
+            _ => panic!("nothing of leases: {op:?}"),
+        }
     }
 
     /// What the server does without being asked: versions move, or the index grows.
