@@ -74,15 +74,13 @@ with() {
     holder=$!
     exec 7>$out/hold
     within $((60 + clients / 4)) connected
-    # What the server has for itself: a connection of the device to itself.
-    [ -n "${own_qps:-}" ] || own_qps=$(($(objects qp) - clients))
     say "$(cat $out/idle)"
     "$@" "$clients"
     exec 7>&-
     wait $holder
     within $((60 + clients / 20)) all_gone
 }
-all_gone() { [ "$(objects qp)" = "$own_qps" ]; }
+all_gone() { [ "$(objects qp)" = 0 ]; }
 
 # row BASE_RSS BASE_KERNEL CLIENTS
 row() {
