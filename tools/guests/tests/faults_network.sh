@@ -26,7 +26,12 @@ if [ "$HOST_ID" = 1 ]; then
     both_ways loss netem loss 1%
     both_ways delay netem delay 50ms
     both_ways normal netem_off
-    await over 260
+    await flap 300
+    link_down
+    sleep 10
+    link_up
+    tell flapped
+    await over 150
     within 40 _are "$idle_qps queue pairs, $(rdma_count mr) regions"
     stop_server
 else
@@ -53,6 +58,12 @@ else
         say "right answers $(($(now_ms) - from)) ms after the link was up again, down for $seconds s"
         comes_to good verbs 90
     done
+    before=$(gaps good)
+    tell flap
+    await flapped 60
+    after_gap good "$before"
+    say "the server's link was down for 10 s"
+    comes_to good verbs 90
     end_load good
     tell over
 fi
