@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 use onesided::{Error, FabricChoice, TableOptions, blocking};
 use onesided_server::{Server, ServerConfig};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Long enough for a busy machine: no session may end here for want of a heartbeat.
+const LEASE_MS: u32 = 6_000;
 const READERS: usize = 3;
 
 fn server() -> Server {
     let config = ServerConfig {
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 64 << 20,
-        session_lease_ms: 2_000,
+        session_lease_ms: LEASE_MS,
         ..ServerConfig::default()
     };
     Server::start(config).expect("the server starts")
@@ -124,7 +126,7 @@ fn regions_go_back_under_readers() {
         listen: "127.0.0.1:0".to_owned(),
         memory_bytes: 64 << 20,
         region_bytes: 4 << 20,
-        session_lease_ms: 1_000,
+        session_lease_ms: LEASE_MS,
         shrink_after_s: 1,
         ..ServerConfig::default()
     })

@@ -6,7 +6,9 @@
 //!
 //! 20 s and a few for the ebb. The long form, which also holds memory and stalls to their limits:
 //! `SOAK_S=1800 SOAK_MIB=2048 cargo test --release -p onesided --test soak -- --nocapture`. It
-//! prints how long operations took beside how late a thread was that only sleeps.
+//! prints how long operations took beside how late a thread was that only sleeps. Where other
+//! programs keep the processors busy, the kernel takes long to make huge pages, and holds a lock
+//! meanwhile that servers wait for: `SOAK_HUGE_PAGES=0` measures without.
 
 #[path = "common/children.rs"]
 mod children;
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 use children::{Daemon, LONG, ServerRole, role, stat};
 use onesided::{Error, PutOptions, blocking};
 use onesided_protocol::rpc::Ttl;
+use onesided_server::config::HugePages;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use soak_support::{Kind, Known, PIECE_MIN_BYTES, Times, value};
@@ -227,6 +230,10 @@ fn a_nearly_full_store_goes_on() {
         memory_mib: soak.memory_mib,
         region_mib: 16,
         shrink_after_s: 2,
+        huge_pages: match setting("SOAK_HUGE_PAGES", 1) {
+            0 => HugePages::Off,
+            _ => HugePages::Auto,
+        },
         ..ServerRole::default()
     };
     let daemon = Daemon::start(server, Role);
@@ -270,6 +277,9 @@ fn verdict(soak: &Soak, seconds: u64, watch: &Watch<'_>) {
     let limit_bytes = (soak.memory_mib as u64) << 20;
     println!("{seconds} s: {puts} puts, {refused} refused, {hits} hits, {misses} misses");
     println!("{}", soak.times.line());
+    for kind in [Kind::Put, Kind::Get] {
+        println!("worst {kind:?}, (second, ms beyond the control): {:?}", soak.times.worst(kind));
+    }
     println!(
         "at most {:.1} % used, {} MiB resident of {} MiB ({:.1} %), {} MiB of regions went back",
         watch.most_used as f64 / 10.0,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use onesided::{Client, ClientBuilder, FabricChoice, FabricKind, blocking};
 use onesided_protocol::control::FabricName;
-use onesided_server::config::{Cleaning, TableSpec};
+use onesided_server::config::{Cleaning, HugePages, TableSpec};
 use onesided_server::{Server, ServerConfig};
 use serde::{Deserialize, Serialize};
 
@@ -190,6 +190,7 @@ pub(crate) struct ServerRole {
     pub(crate) session_lease_ms: u32,
     pub(crate) handshake_timeout_ms: u64,
     pub(crate) tables: Vec<String>,
+    pub(crate) huge_pages: HugePages,
 }
 
 impl Default for ServerRole {
@@ -207,6 +208,7 @@ impl Default for ServerRole {
             session_lease_ms: config.session_lease_ms,
             handshake_timeout_ms: config.handshake_timeout_ms,
             tables: vec!["default".to_owned()],
+            huge_pages: config.huge_pages,
         }
     }
 }
@@ -232,6 +234,7 @@ pub(crate) fn serve(role: ServerRole) {
         fabrics: fabrics(),
         cleaning: role.cleaning,
         shrink_after_s: role.shrink_after_s,
+        huge_pages: role.huge_pages,
         ..ServerConfig::default()
     };
     let server = Server::start(config).expect("the server starts");

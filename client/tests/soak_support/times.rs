@@ -14,6 +14,8 @@ pub(crate) enum Kind {
 const KINDS: usize = 3;
 /// What a stall is, from this on.
 const STALL_US: u64 = 100_000;
+/// Seconds that are told of.
+const WORST: usize = 8;
 
 pub(crate) struct Times {
     start: Instant,
@@ -58,15 +60,26 @@ impl Times {
 
     /// By how much the worst operation of a kind exceeds what the control saw meanwhile, ms.
     pub(crate) fn beyond_ms(&self, kind: Kind) -> u64 {
-        let beyond = |second: usize| {
-            let took_us = self.of(second, kind);
-            // The control's look may end a little later.
-            let from = second.saturating_sub((took_us / 1_000_000) as usize + 1);
-            let to = (second + 2).min(self.longest_us.len());
-            let control_us = (from..to).map(|second| self.of(second, Kind::Control)).max();
-            took_us.saturating_sub(control_us.unwrap_or(0)) / 1_000
-        };
-        (0..self.longest_us.len()).map(beyond).max().unwrap_or(0)
+        (0..self.longest_us.len()).map(|second| self.beyond_in(second, kind)).max().unwrap_or(0)
+    }
+
+    /// In this second.
+    fn beyond_in(&self, second: usize, kind: Kind) -> u64 {
+        let took_us = self.of(second, kind);
+        // The control's look may end a little later.
+        let from = second.saturating_sub((took_us / 1_000_000) as usize + 1);
+        let to = (second + 2).min(self.longest_us.len());
+        let control_us = (from..to).map(|second| self.of(second, Kind::Control)).max();
+        took_us.saturating_sub(control_us.unwrap_or(0)) / 1_000
+    }
+
+    /// The worst seconds of a kind: when, and by how much beyond the control, ms.
+    pub(crate) fn worst(&self, kind: Kind) -> Vec<(usize, u64)> {
+        let mut all: Vec<_> =
+            (0..self.longest_us.len()).map(|s| (s, self.beyond_in(s, kind))).collect();
+        all.sort_by_key(|&(_, beyond_ms)| std::cmp::Reverse(beyond_ms));
+        all.truncate(WORST);
+        all
     }
 
     /// All of it in a line.
