@@ -460,3 +460,19 @@ fn shipped_workloads_are_those_of_ycsb() {
         assert_eq!(workload.scan_lengths.max(), scans);
     }
 }
+
+#[test]
+fn manual_pages_and_completions_are_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert!(program(&["generate", folder.path().to_str().expect("a path")]).status.success());
+    for (page, part) in [
+        ("onesided-bench.1", ".TH onesided-bench 1"),
+        ("onesided-bench-run.1", "\\-\\-value\\-size"),
+        ("onesided-bench.bash", "--workload"),
+        ("onesided-bench.fish", "replay"),
+        ("_onesided-bench", "#compdef onesided-bench"),
+    ] {
+        let text = std::fs::read_to_string(folder.path().join(page)).expect(page);
+        assert!(text.contains(part), "{part} is not in {page}");
+    }
+}

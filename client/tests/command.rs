@@ -130,6 +130,37 @@ fn increments() {
     bed.run(["--table", "counters", "get", "n"]).prints(b"-2");
 }
 
+/// What dump wrote of counters, load makes counters of; whatever was there meanwhile.
+#[test]
+fn counters_come_back() {
+    let bed = Bed::new();
+    let counters = |args: &[&str]| bed.run([&["--table", "counters"], args].concat());
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().to_str().expect("a path");
+    for (key, by) in [("a", "5"), ("b", "-9"), ("c", "7")] {
+        counters(&["incr", key, by]).code(0);
+    }
+    counters(&["put", "text", "007"]).code(0);
+    counters(&["dump", dir]).code(0);
+    counters(&["del", "a"]).code(0);
+    counters(&["put", "b", "something else"]).code(0);
+    counters(&["incr", "c"]).prints(b"8\n");
+    counters(&["load", "--verify", dir]).code(0);
+    for (key, is) in [("a", "6\n"), ("b", "-8\n"), ("c", "8\n")] {
+        counters(&["incr", key]).prints(is.as_bytes());
+    }
+    counters(&["incr", "text"]).fails(2, "counter");
+}
+
+#[test]
+fn names_of_tables_are_text_for_a_terminal() {
+    let bed = Bed::new();
+    for name in ["a\nb", "\x1b[31mred", "a\u{9b}b"] {
+        bed.run(["tables", "create", name]).fails(2, "control characters");
+    }
+    bed.run(["tables", "create", "grün 1"]).code(0);
+}
+
 #[test]
 fn json_for_programs() {
     let bed = Bed::new();

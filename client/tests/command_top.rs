@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use command_support::*;
 use onesided_server::{Server, ServerConfig};
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,6 +79,14 @@ impl Top {
 
     fn press(&mut self, key: &str) {
         self.keys.write_all(key.as_bytes()).and_then(|()| self.keys.flush()).expect("pressed");
+    }
+
+    /// Sends a signal to the program itself, not to script.
+    fn signal(&self, signal: Signal) {
+        let script = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{script}/task/{script}/children"));
+        let pid = children.expect("readable").trim().parse().ok().and_then(Pid::from_raw);
+        rustix::process::kill_process(pid.expect("one child"), signal).expect("signalled");
     }
 
     /// Waits for its end. The terminal is as it was.
@@ -156,6 +165,20 @@ fn it_shows_that_the_server_is_gone_and_that_it_is_back() {
     top.shows("NO ANSWER");
     top.press("\u{3}");
     assert!(top.ends().success(), "Ctrl-C ends it, though nobody answers");
+}
+
+#[test]
+fn who_ends_it_from_elsewhere_gets_the_terminal_back() {
+    if !has_script() {
+        return;
+    }
+    let bed = Bed::new();
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let top = Top::start(&bed.server.addr().to_string(), 80, 24);
+        top.shows("server CPU");
+        top.signal(signal);
+        assert!(top.ends().success(), "{signal:?}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ the server's CPU; others use tcp.
 Try it: onesided put hello world && onesided get hello";
 
 /// A key-value store whose readers do not ask: clients find and fetch values in the server's
-/// memory with one-sided reads; writes are small RPCs.
+/// memory with one-sided reads, and may change it by compare-and-swap; all else is a small RPC.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "onesided-server", version, after_help = EXAMPLES)]
 pub struct Cli {

@@ -262,7 +262,8 @@ fn the_debian_package_has_all_its_files() {
     let completion = std::fs::read_to_string(folder.path().join("onesided-server.bash"));
     assert!(completion.expect("a completion").contains("--slow-request-ms"));
     // What the command makes is tested beside it.
-    let made_elsewhere = ["*.1", "*.fish", "onesided.bash", "_onesided"];
+    let made_elsewhere =
+        ["*.1", "*.fish", "onesided.bash", "_onesided", "onesided-bench.bash", "_onesided-bench"];
     let mut places = BTreeSet::new();
     for asset in deb["assets"].as_array().expect("assets") {
         let text = |n: usize| asset[n].as_str().expect("a text");

@@ -35,6 +35,13 @@ pub enum Command {
     Load(RunArgs),
     /// Do what a trace says: a CSV of timestamp, key, key size, value size, client, operation, ttl.
     Replay(ReplayArgs),
+    /// Write manual pages, and completions of shells, into a folder.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 /// Of `run` and `load`.

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
 
 pub use args::{Args, Command};
 use args::{LoadArgs, ReportArgs};
@@ -30,11 +32,22 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         Command::Run(args) => run::main(args, run::Phase::Run, &interrupt)?,
         Command::Load(args) => run::main(args, run::Phase::Load, &interrupt)?,
         Command::Replay(args) => replay::main(args, &interrupt)?,
+        Command::Generate { dir } => generate(dir)?,
     };
     if let Some(code) = interrupt.exit_code() {
         return Ok(ExitCode::from(code));
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Manual pages, one for each command, and completions, for packages.
+fn generate(dir: &Path) -> Result<bool> {
+    let mut command = Args::command();
+    clap_mangen::generate_to(command.clone(), dir)?;
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        clap_complete::generate_to(shell, &mut command, "onesided-bench", dir)?;
+    }
+    Ok(true)
 }
 
 /// Threads and clients, one following from the other.

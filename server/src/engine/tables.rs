@@ -115,6 +115,10 @@ fn check_options(options: TableOptions) -> Result<(), RpcError> {
 }
 
 fn check_name(name: &str) -> Result<(), RpcError> {
+    if name.contains(char::is_control) {
+        let text = format!("a table's name, {name:?}, with control characters: leave them out");
+        return Err(RpcError::new(ErrorCode::BadOption, text));
+    }
     if (1..=TABLE_NAME_MAX_BYTES).contains(&name.len()) {
         return Ok(());
     }

@@ -30,7 +30,16 @@ Examples (a server on this machine: `cargo run --release --bin onesided-server`)
 Exit codes: 0 = done; 1 = the key is absent, or the condition was not met; 2 = it failed, and one
 line on stderr says why and what to do.";
 
-/// The table in which `incr` makes counters.
+const INCR_HELP: &str = "\
+In the table `counters` the key becomes a counter: a cell of 8 bytes that programs add to without
+the server's CPU (-2^61 to 2^61). A key that was put there holds an ordinary value, and is refused:
+del it first. In all other tables incr adds to a value that is a decimal number of 64 bits.";
+
+const LOAD_HELP: &str = "\
+In the table `counters` files that hold a decimal number and nothing else become counters, so that
+what dump wrote comes back as it was.";
+
+/// The table in which `incr` and `load` make counters.
 pub(crate) const COUNTERS_TABLE: &str = "counters";
 
 /// Talk to a onesided server: store, read, load and dump keys, look after tables.
@@ -116,9 +125,11 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Remove a key; exit 1 when there was none.
     Del(DelArgs),
-    /// Add to a value that is a decimal number (absent = 0); prints what it is now.
+    /// Add to a number (absent = 0); prints what it is now.
+    #[command(after_help = INCR_HELP)]
     Incr(IncrArgs),
     /// Store every file below a directory; the key is its relative path.
+    #[command(after_help = LOAD_HELP)]
     Load(LoadArgs),
     /// Write every key of the table to a file below a directory: the reverse of load.
     Dump(DumpArgs),
@@ -210,7 +221,7 @@ pub(crate) struct DelArgs {
     pub(crate) if_version: Option<u64>,
 }
 
-/// Arguments of `incr`. In the table `counters` it makes counters.
+/// Arguments of `incr`.
 #[derive(Args, Debug)]
 pub(crate) struct IncrArgs {
     /// The key.
@@ -299,7 +310,8 @@ Options of a table, after a colon, separated by commas:
   evict        entries may go when memory, or the quota, is full: a cache
   noeviction   they may not: what would need more memory is refused
   update=MODE  rpc (default): the server changes what is there when it is asked to; cas: clients do
-               so themselves, by RDMA or in shared memory; not with ordered or evict
+               so themselves, by RDMA or in shared memory; not with ordered or evict. Such tables
+               take memory of their own, of which little is left where others took all of it
   ordered      its keys are kept in order too, for scans; only when it is made";
 
 /// Subcommands of `tables`.

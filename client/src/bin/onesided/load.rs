@@ -6,12 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use onesided::Error;
 use onesided::blocking::Table;
+use onesided_protocol::layout::cell;
 use onesided_protocol::limits::VALUE_MAX_BYTES;
 use serde_json::json;
 use walkdir::WalkDir;
 
-use crate::args::LoadArgs;
+use crate::args::{COUNTERS_TABLE, LoadArgs};
 use crate::bulk::{self, Done, Failure, Tally};
 use crate::output;
 use crate::session::{Outcome, Session};
@@ -86,8 +88,29 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn store(table: &Table, item: &Item) -> Result<Done, Failure> {
     let bytes = read(&item.path).map_err(|error| Failure::new(error.to_string()))?;
-    table.put(&item.key, &bytes)?;
+    match number_of(&bytes) {
+        Some(number) if table.name() == COUNTERS_TABLE => set(table, &item.key, number)?,
+        _ => drop(table.put(&item.key, &bytes)?),
+    }
     Ok(Done::Bytes(bytes.len() as u64))
+}
+
+/// What `dump` writes of a counter.
+fn number_of(bytes: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    let is_it = number.to_string().as_bytes() == bytes && cell::is_in_range(number);
+    is_it.then_some(number)
+}
+
+/// Whatever the key has.
+fn set(table: &Table, key: &[u8], number: i64) -> Result<(), Error> {
+    match table.counter(key).set(number) {
+        Err(Error::WrongType(_)) => {
+            table.delete(key)?;
+            table.counter(key).set(number)
+        }
+        set => set,
+    }
 }
 
 fn compare(table: &Table, item: &Item) -> Result<Done, Failure> {

@@ -1,6 +1,8 @@
 //! `top`: a server's figures in the terminal, live, over the client's own connection.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +11,7 @@ use anyhow::{Result, bail};
 use onesided::blocking::Client;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::TopArgs;
 use crate::session::{Outcome, Session};
@@ -22,19 +25,32 @@ const WAKE: Duration = Duration::from_millis(100);
 
 /// Shows the server until somebody presses `q`.
 pub(crate) fn run(session: &Session, args: &TopArgs) -> Result<Outcome> {
+    if session.json {
+        bail!("top draws, and has no --json: `onesided --json stats` prints the counters");
+    }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         bail!("top draws on a terminal, and this is none: `onesided stats` prints the counters");
     }
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&ended))?;
+    }
     // It is restored in a panic, too.
     let mut terminal = ratatui::try_init()?;
-    let shown = show(&mut terminal, session, Duration::from_millis(u64::from(args.every_ms)));
+    let every = Duration::from_millis(u64::from(args.every_ms));
+    let shown = show(&mut terminal, session, every, &ended);
     let restored = ratatui::try_restore();
     shown?;
     restored?;
     Ok(Outcome::Done)
 }
 
-fn show(terminal: &mut DefaultTerminal, session: &Session, every: Duration) -> Result<()> {
+fn show(
+    terminal: &mut DefaultTerminal,
+    session: &Session,
+    every: Duration,
+    ended: &AtomicBool,
+) -> Result<()> {
     let looks = looker(session.client.clone(), every)?;
     let mut figures = Figures::default();
     loop {
@@ -46,7 +62,8 @@ fn show(terminal: &mut DefaultTerminal, session: &Session, every: Duration) -> R
             Err(TryRecvError::Disconnected) => bail!("the thread that asks the server has ended"),
         }
         terminal.draw(|frame| view::draw(frame, &session.server, &figures))?;
-        if event::poll(WAKE)? && is_quit(&event::read()?) {
+        let quits = event::poll(WAKE)? && is_quit(&event::read()?);
+        if quits || ended.load(Ordering::Relaxed) {
             return Ok(());
         }
     }
