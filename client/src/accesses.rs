@@ -1,11 +1,12 @@
-//! What a table's reads are told of to the server, which does not see them: how many they were, and
-//! for tables that evict a sample of the keys. The same sampling measures how long GETs take.
+//! What is told to the server of what a table's clients do without it: how many reads, PUTs and
+//! operations on counters there were, and for tables that evict a sample of the keys read. The same
+//! sampling measures how long GETs take.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use onesided_protocol::control::{ReadCounts, ToServer};
+use onesided_protocol::control::{TableCounts, ToServer};
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::limits::ACCESSES_MAX;
 use parking_lot::Mutex;
@@ -26,12 +27,12 @@ const TIMED_EVERY: u32 = 256;
 /// One of so many is sampled where nobody wants to know anything.
 const RARELY: u32 = u32::MAX / 2;
 
-/// What the server is told of one table's reads.
+/// What the server is told of one table.
 pub(crate) struct Accesses {
     link: Arc<Link>,
     counts: Arc<Counts>,
     /// What of them it was told.
-    told: Mutex<ReadCounts>,
+    told: Mutex<TableCounts>,
     /// Id of the table; 0 = not opened yet.
     table: AtomicU32,
     rings: Mutex<Vec<Weak<Ring>>>,
@@ -56,13 +57,13 @@ impl Accesses {
     }
 
     /// What was counted since the last time.
-    pub(crate) fn reads(&self) -> Option<Reads> {
+    pub(crate) fn counted(&self) -> Option<Counted> {
         let table = self.table.load(Ordering::Relaxed);
         let mut told = self.told.lock();
-        let counts = self.counts.reads();
+        let counts = self.counts.told();
         let since = counts.since(&told);
         *told = counts;
-        Reads::of(table, since)
+        Counted::of(table, since)
     }
 
     /// The table was opened.
@@ -92,7 +93,7 @@ impl Accesses {
 
 impl Drop for Accesses {
     fn drop(&mut self) {
-        if let Some(rest) = self.reads() {
+        if let Some(rest) = self.counted() {
             self.link.tell_later(rest);
         }
         self.link.shared().stats.keep(&self.counts);
@@ -101,15 +102,15 @@ impl Drop for Accesses {
 
 /// What was counted of a table, to be told.
 #[derive(Debug)]
-pub(crate) struct Reads {
+pub(crate) struct Counted {
     pub(crate) table: u32,
-    pub(crate) counts: Box<ReadCounts>,
+    pub(crate) counts: Box<TableCounts>,
 }
 
-impl Reads {
+impl Counted {
     /// Nothing of a table that was never opened, and nothing if there is nothing.
-    fn of(table: u32, counts: ReadCounts) -> Option<Self> {
-        let worth = table != 0 && counts != ReadCounts::default();
+    fn of(table: u32, counts: TableCounts) -> Option<Self> {
+        let worth = table != 0 && counts != TableCounts::default();
         worth.then(|| Self { table, counts: Box::new(counts) })
     }
 }

@@ -12,7 +12,7 @@ use onesided_protocol::control::{FabricOffer, Heartbeat, Retired, ToClient, ToSe
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::accesses::Reads;
+use crate::accesses::Counted;
 use crate::choose::name_of;
 use crate::connect::{Established, ask_offers, establish, rewire};
 use crate::core::{Connection, Session, TICK};
@@ -56,10 +56,10 @@ fn run(link: &Arc<Link>, mut live: Established) {
         match serve(link, &mut live) {
             End::ShutDown => {
                 let by = Instant::now() + GOODBYE;
-                let reads = link.reads().into_iter();
+                let counted = link.counted().into_iter();
                 // Of a client that lived shortly this is all that the server hears.
-                let _told = reads
-                    .map(|Reads { table, counts }| ToServer::Reads { table, counts })
+                let _told = counted
+                    .map(|Counted { table, counts }| ToServer::Counted { table, counts })
                     .try_for_each(|report| tell_one(&mut live.control, &report, by));
                 // A goodbye says so.
                 link.close_leases();
@@ -264,8 +264,8 @@ fn heartbeat(
     connection: &Connection,
     by: Instant,
 ) -> io::Result<(u64, Vec<Retired>)> {
-    for Reads { table, counts } in link.reads() {
-        tell_one(control, &ToServer::Reads { table, counts }, by)?;
+    for Counted { table, counts } in link.counted() {
+        tell_one(control, &ToServer::Counted { table, counts }, by)?;
     }
     let epoch = connection.session().acknowledged();
     let sent = Instant::now();

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
 
-use crate::accesses::{Accesses, Reads};
+use crate::accesses::{Accesses, Counted};
 use crate::core::{Connection, Deadline, Shared, TimedOut};
 use crate::error::Error;
 use crate::table::OpenTable;
@@ -64,7 +64,7 @@ pub(crate) struct Link {
     /// What operations look at; of tables that are gone until the next is opened.
     open: Mutex<Vec<Weak<OpenTable>>>,
     /// And of those of tables that are gone by now.
-    left_to_tell: Mutex<Vec<Reads>>,
+    left_to_tell: Mutex<Vec<Counted>>,
     /// Much is to be told.
     tell: AtomicBool,
     /// Wakes the control thread.
@@ -339,24 +339,24 @@ impl Link {
     }
 
     /// With the next heartbeat; if the server hears of none for long, not at all.
-    pub(crate) fn tell_later(&self, reads: Reads) {
+    pub(crate) fn tell_later(&self, counted: Counted) {
         let mut left = self.left_to_tell.lock();
-        if let Some(same) = left.iter_mut().find(|other| other.table == reads.table) {
-            same.counts.add(&reads.counts);
+        if let Some(same) = left.iter_mut().find(|other| other.table == counted.table) {
+            same.counts.add(&counted.counts);
         } else if left.len() < LEFT_TO_TELL_MAX {
-            left.push(reads);
+            left.push(counted);
         }
     }
 
-    /// What was read since the last time, if the server is to be told.
-    pub(crate) fn reads(&self) -> Vec<Reads> {
+    /// What was counted since the last time, if the server is to be told.
+    pub(crate) fn counted(&self) -> Vec<Counted> {
         if !self.shared.options.report_reads {
             return Vec::new();
         }
         let live = self.accesses();
-        let mut reads = std::mem::take(&mut *self.left_to_tell.lock());
-        reads.extend(live.iter().filter_map(|accesses| accesses.reads()));
-        reads
+        let mut counted = std::mem::take(&mut *self.left_to_tell.lock());
+        counted.extend(live.iter().filter_map(|accesses| accesses.counted()));
+        counted
     }
 
     /// Not with the next heartbeat, but now.

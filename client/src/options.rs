@@ -116,7 +116,7 @@ pub struct Options {
     pub prefill: bool,
     /// Tables that evict are told of one GET in so many; 0 = of none.
     pub access_sample_every: u32,
-    /// Whether the server is told how much was read, and GETs are timed for it.
+    /// Whether the server is told how much was read and updated, and GETs are timed for it.
     pub report_reads: bool,
     /// Values from this length on are stored from a registered buffer without a copy.
     pub zero_copy_bytes: usize,
@@ -308,9 +308,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether heartbeats tell the server how much this client read one-sidedly, and one GET of 256
-    /// is timed for that \[true\]. Without, the server's metrics have nothing of its reads, and
-    /// [`crate::Stats`] has no latencies.
+    /// Whether heartbeats tell the server how much this client read and updated one-sidedly, and
+    /// one GET of 256 is timed for that \[true\]. Without, the server's metrics have nothing of
+    /// that, and [`crate::Stats`] has no latencies.
     #[must_use]
     pub fn report_reads(mut self, report: bool) -> Self {
         self.options.report_reads = report;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::ReadCounts;
+use onesided_protocol::control::TableCounts;
 use onesided_protocol::latency::{LATENCY_BUCKETS, bucket_of};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -250,8 +250,8 @@ impl Counts {
     }
 
     /// What the server is told.
-    pub(crate) fn reads(&self) -> ReadCounts {
-        let mut counts = ReadCounts {
+    pub(crate) fn told(&self) -> TableCounts {
+        let mut counts = TableCounts {
             one_sided_hits: self.sum(Counter::OneSidedHits),
             one_sided_misses: self.sum(Counter::OneSidedMisses),
             rpc_gets: self.sum(Counter::RpcGets),
@@ -262,7 +262,13 @@ impl Counts {
             forward_hops: self.sum(Counter::ForwardHops),
             checksum_failures: self.sum(Counter::ChecksumFailures),
             read_bytes: self.sum(Counter::ReadBytes),
-            ..ReadCounts::default()
+            one_sided_puts: self.sum(Counter::OneSidedPuts),
+            rpc_puts: self.sum(Counter::RpcPuts),
+            lost_swaps: self.sum(Counter::UpdatesLost),
+            counter_atomics: self.sum(Counter::CounterUpdates),
+            rpc_counters: self.sum(Counter::RpcCounters),
+            counter_retries: self.sum(Counter::CounterRetries),
+            ..TableCounts::default()
         };
         for shard in self.shards.iter() {
             let times = counts.latency.iter_mut().zip(&shard.latency);
@@ -338,13 +344,13 @@ impl ClientStats {
         self.over_all(Counts::looks, both)
     }
 
-    /// Reads of all tables.
-    pub(crate) fn reads(&self) -> ReadCounts {
-        let sum = |mut a: ReadCounts, b: ReadCounts| {
+    /// What the server is told, of all tables together.
+    pub(crate) fn told(&self) -> TableCounts {
+        let sum = |mut a: TableCounts, b: TableCounts| {
             a.add(&b);
             a
         };
-        self.over_all(Counts::reads, sum)
+        self.over_all(Counts::told, sum)
     }
 }
 
@@ -453,7 +459,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn of(shared: &Shared, fabric: FabricKind, now: Option<&Connection>) -> Self {
         let sum = |counter| shared.stats.sum(counter);
-        let reads = shared.stats.reads();
+        let told = shared.stats.told();
         let (buffers, parking) = (shared.pool.usage(), shared.parking.usage());
         Self {
             fabric: fabric.to_string(),
@@ -470,8 +476,8 @@ impl Stats {
             retries: sum(Counter::Retries),
             forward_hops: sum(Counter::ForwardHops),
             checksum_failures: sum(Counter::ChecksumFailures),
-            get_latency: reads.latency,
-            get_latency_ns: reads.latency_ns,
+            get_latency: told.latency,
+            get_latency_ns: told.latency_ns,
             rpc_gets: sum(Counter::RpcGets),
             counter_updates: sum(Counter::CounterUpdates),
             counter_round_trips: sum(Counter::CounterRoundTrips),
@@ -541,14 +547,18 @@ mod tests {
             let table = stats.table();
             table.shard().fast_gets(n, 100);
             table.add(Counter::Retries, 1);
+            table.add(Counter::OneSidedPuts, 2);
+            table.add(Counter::UpdatesLost, 3);
+            table.add(Counter::CounterUpdates, 4);
             table.shard().time(Duration::from_nanos(200));
-            let before = stats.reads();
+            let before = stats.told();
             stats.keep(&table);
-            assert_eq!(stats.reads(), before);
+            assert_eq!(stats.told(), before);
         }
-        let reads = stats.reads();
-        assert_eq!((reads.one_sided_hits, reads.retries, reads.read_bytes), (55, 10, 1000));
-        assert_eq!((reads.latency[1], reads.latency_ns), (10, 2000));
+        let told = stats.told();
+        assert_eq!((told.one_sided_hits, told.retries, told.read_bytes), (55, 10, 1000));
+        assert_eq!((told.latency[1], told.latency_ns), (10, 2000));
+        assert_eq!((told.one_sided_puts, told.lost_swaps, told.counter_atomics), (20, 30, 40));
         assert_eq!(stats.sum(Counter::Gets), 55);
         assert!(stats.tables.lock().is_empty());
     }

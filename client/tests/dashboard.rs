@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use dashboard_support::Browser;
 use onesided::blocking::Client;
+use onesided::{TableOptions, UpdateMode};
 use onesided_server::config::Token;
 use onesided_server::{Server, ServerConfig};
 
@@ -124,9 +125,7 @@ fn its_numbers_are_those_of_metrics() {
     let used = metric("onesided_memory_limit_bytes") - memory("free");
     assert_eq!(tile(&browser, "Memory"), used);
     assert_eq!(row(&browser, "memory", "live entries"), [memory("log_live")]);
-    let all = "return [...document.querySelectorAll('#memory td[data-value]')]\
-               .reduce((sum, cell) => sum + Number(cell.dataset.value), 0)";
-    assert_eq!(browser.run(all).as_f64(), Some(metric("onesided_memory_limit_bytes")));
+    assert_eq!(memory_shown(&browser), metric("onesided_memory_limit_bytes"));
     // Bytes, and of them live, in logs, for the index.
     let region = row(&browser, "regions", "default 1");
     assert_eq!(region[0], metric("onesided_memory_region_bytes"));
@@ -136,6 +135,41 @@ fn its_numbers_are_those_of_metrics() {
     let reads = samples.iter().filter(|(name, _)| name.contains("reported_reads_total"));
     let session = row(&browser, "sessions", "1");
     assert_eq!(session, [4300.0, reads.map(|(_, value)| value).sum()]);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// Bytes of all uses together.
+fn memory_shown(browser: &Browser) -> f64 {
+    let all = "return [...document.querySelectorAll('#memory td[data-value]')]\
+               .reduce((sum, cell) => sum + Number(cell.dataset.value), 0)";
+    browser.run(all).as_f64().expect("a number")
+}
+
+#[test]
+fn it_shows_updates_that_the_server_takes_no_part_in() {
+    let Some(browser) = Browser::start() else { return };
+    let server = start(config("127.0.0.1:0"));
+    let client = connect(&server);
+    let options = TableOptions { update: UpdateMode::Cas, ..TableOptions::default() };
+    let table = client.create_table("t", options).expect("made");
+    let counter = table.counter("c");
+    for n in 0..100u64 {
+        table.put("k", n.to_le_bytes()).expect("put");
+        counter.fetch_add(1).expect("added");
+    }
+    let stats = client.stats();
+    let updates = [stats.one_sided_puts, stats.counter_updates].map(|count| count as f64);
+    assert!(updates.iter().all(|count| *count > 0.0), "{stats:?}");
+    browser.open(&page_of(&server));
+    for (what, count) in ["One-sided PUT", "One-sided counter"].into_iter().zip(updates) {
+        browser.wait(&format!(
+            "[...document.querySelectorAll('#totals tr')].some((row) => \
+             row.cells[0].textContent === '{what}' && row.cells[1].dataset.value === '{count}')"
+        ));
+    }
+    let samples = samples(&server);
+    assert!(samples["onesided_memory_bytes{use=\"cells\"}"] > 0.0);
+    assert_eq!(memory_shown(&browser), samples["onesided_memory_limit_bytes"]);
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -150,6 +184,9 @@ fn rates_and_percentiles_are_worked_out_right() {
         const text = (n, at) => `
             onesided_client_reported_gets_total{table="a",path="one_sided",result="hit"} ${80 * n}
             onesided_client_reported_gets_total{table="b",path="one_sided",result="miss"} ${10 * n}
+            onesided_client_reported_puts_total{table="a",path="one_sided"} ${20 * n}
+            onesided_client_reported_puts_total{table="a",path="rpc"} ${70 * n}
+            onesided_client_reported_counter_operations_total{path="one_sided"} ${30 * n}
             onesided_rpcs_total{operation="get",result="ok"} ${10 * n}
             onesided_rpcs_total{operation="batch",result="ok"} ${5 * n}
             onesided_client_reported_get_duration_seconds_bucket{table="a",le="1e-7"} ${90 * n}
@@ -158,10 +195,11 @@ fn rates_and_percentiles_are_worked_out_right() {
             onesided_thread_cpu_seconds_total{role="control"} ${n}`.replaceAll(/^ +/gm, "");
         const [from, to] = [moment(parse(text(1)), 100), moment(parse(text(2)), 110)];
         const now = point(from, to);
-        return [now.oneSided, now.rpcs, now.hitRatio, now.cpu, now.get50 * 1e9, now.get99 * 1e9];
+        return [now.oneSided, now.updates, now.rpcs, now.all, now.hitRatio, now.cpu,
+            now.get50 * 1e9, now.get99 * 1e9];
     "#;
     let values: Vec<f64> = serde_json::from_value(browser.run(script)).expect("numbers");
-    let expected = [9.0, 1.0, 0.9, 0.1, 1e2 * 50.0 / 90.0, 190.0];
+    let expected = [9.0, 5.0, 1.0, 15.0, 0.9, 0.1, 1e2 * 50.0 / 90.0, 190.0];
     for (value, expected) in values.iter().zip(expected) {
         assert!((value - expected).abs() < 1e-6, "{values:?}");
     }
@@ -272,7 +310,7 @@ fn it_is_readable_on_a_phone_in_the_dark_and_by_keyboard() {
         keep_picture(&browser, "dashboard-dark.png", 1200, 1000);
         browser.look(390, "dark");
         let lines = "document.querySelectorAll('#ops path').length";
-        browser.wait(&format!("document.documentElement.clientWidth === 390 && {lines} === 2"));
+        browser.wait(&format!("document.documentElement.clientWidth === 390 && {lines} === 3"));
         let width = browser.text("document.documentElement.scrollWidth");
         assert_eq!(width, "390", "nothing sticks out");
         browser.look(390, "light");

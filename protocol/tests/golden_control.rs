@@ -5,7 +5,7 @@ mod common;
 use common::{assert_hex, hex};
 use onesided_protocol::control::{
     FabricName, FabricOffer, Heartbeat, Hello, PREAMBLE_MAGIC, PURPOSE_CONTROL, PURPOSE_DATA,
-    PeerVersions, ReadCounts, Retired, TableInfo, TableOptions, TableStatus, ToClient, ToServer,
+    PeerVersions, Retired, TableCounts, TableInfo, TableOptions, TableStatus, ToClient, ToServer,
     UpdateMode, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
@@ -26,15 +26,8 @@ fn preamble() {
     assert_hex("preamble", &bytes, "6f6e657369646564 01 02");
 }
 
-fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
-    let hello = Hello {
-        wire_min: 1,
-        wire_max: 0x0203,
-        layout: 1,
-        token: "secret".into(),
-        resume: (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
-    };
-    let counts = Box::new(ReadCounts {
+fn counts() -> Box<TableCounts> {
+    Box::new(TableCounts {
         one_sided_hits: 1,
         one_sided_misses: 2,
         rpc_gets: 3,
@@ -47,7 +40,23 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
         read_bytes: 128,
         latency: std::array::from_fn(|bucket| 0x20 + bucket as u64),
         latency_ns: 0x10,
-    });
+        one_sided_puts: 0x40,
+        rpc_puts: 0x41,
+        lost_swaps: 0x42,
+        counter_atomics: 0x43,
+        rpc_counters: 0x44,
+        counter_retries: 0x45,
+    })
+}
+
+fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
+    let hello = Hello {
+        wire_min: 1,
+        wire_max: 0x0203,
+        layout: 1,
+        token: "secret".into(),
+        resume: (0x0102_0304_0506_0708, 0x1112_1314_1516_1718),
+    };
     let name = || "users".to_owned();
     vec![
         (
@@ -81,8 +90,8 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
             "0b 07000000 02000000 0807060504030201 0900000000000000",
         ),
         (
-            "reads",
-            ToServer::Reads { table: 7, counts },
+            "counted",
+            ToServer::Counted { table: 7, counts: counts() },
             "0c 07000000
              0100000000000000 0200000000000000 0300000000000000  # hits, misses, by RPC
              0400000000000000 0500000000000000 0600000000000000  # READs, round trips, cache
@@ -92,7 +101,9 @@ fn to_server() -> Vec<(&'static str, ToServer, &'static str)> {
              2400000000000000 2500000000000000 2600000000000000 2700000000000000
              2800000000000000 2900000000000000 2a00000000000000 2b00000000000000
              2c00000000000000 2d00000000000000 2e00000000000000 2f00000000000000
-             3000000000000000 3100000000000000",
+             3000000000000000 3100000000000000
+             4000000000000000 4100000000000000 4200000000000000  # PUTs, by RPC, lost swaps
+             4300000000000000 4400000000000000 4500000000000000  # counters, by RPC, retries",
         ),
     ]
 }
@@ -115,7 +126,7 @@ fn every_message_to_the_server() {
             ToServer::Stats => 8,
             ToServer::Goodbye => 9,
             ToServer::Accessed { .. } => 10,
-            ToServer::Reads { .. } => 11,
+            ToServer::Counted { .. } => 11,
         }] = true;
         let mut bytes = vec![];
         message.encode(&mut bytes);

@@ -2,7 +2,7 @@
 
 use onesided_protocol::DecodeError;
 use onesided_protocol::control::{
-    FabricName, FabricOffer, Heartbeat, Hello, ReadCounts, Retired, TableInfo, TableOptions,
+    FabricName, FabricOffer, Heartbeat, Hello, Retired, TableCounts, TableInfo, TableOptions,
     TableStatus, ToClient, ToServer, UpdateMode, Welcome,
 };
 use onesided_protocol::layout::catalog::DirectoryWord;
@@ -157,10 +157,11 @@ fn to_server() -> impl Strategy<Value = ToServer> {
             ToServer::Hello(Hello { wire_min, wire_max, layout, token, resume })
         },
     );
-    let reads = any::<(u32, [u64; 29])>().prop_map(|(table, numbers)| {
-        let mut counts = Box::<ReadCounts>::default();
+    let numbers = TableCounts::default().all_mut().count();
+    let counted = (any::<u32>(), vec(any::<u64>(), numbers)).prop_map(|(table, numbers)| {
+        let mut counts = Box::<TableCounts>::default();
         counts.all_mut().zip(numbers).for_each(|(count, number)| *count = number);
-        ToServer::Reads { table, counts }
+        ToServer::Counted { table, counts }
     });
     let plain = select(vec![
         ToServer::Heartbeat(Heartbeat { epoch: 0x0102_0304_0506_0708 }),
@@ -177,7 +178,7 @@ fn to_server() -> impl Strategy<Value = ToServer> {
     });
     let accessed = (any::<u32>(), vec(any::<u64>(), 0..20))
         .prop_map(|(table, hashes)| ToServer::Accessed { table, hashes });
-    prop_oneof![hello, reads, plain, table, accessed]
+    prop_oneof![hello, counted, plain, table, accessed]
 }
 
 fn welcome() -> impl Strategy<Value = ToClient> {

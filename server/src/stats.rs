@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::ReadCounts;
+use onesided_protocol::control::TableCounts;
 use onesided_protocol::latency::{LATENCY_BUCKETS, bound_ns};
 use parking_lot::Mutex;
 
@@ -92,7 +92,8 @@ pub(crate) struct Stats {
     pub(crate) fenced: Counter,
     /// Samples of GETs in tables that evict.
     pub(crate) accesses: Counter,
-    /// What clients reported of reads, and how often that was more than is possible.
+    /// Reports of clients of what they did by themselves, and how often that was more than is
+    /// possible.
     pub(crate) reports: Counter,
     pub(crate) reports_cut: Counter,
     pub(crate) sessions_opened: Counter,
@@ -156,7 +157,7 @@ impl Stats {
     }
 
     /// Everything, with names.
-    pub(crate) fn list(&self, sessions: usize, clients: &ReadCounts) -> Vec<(String, u64)> {
+    pub(crate) fn list(&self, sessions: usize, clients: &TableCounts) -> Vec<(String, u64)> {
         let mut list = Vec::with_capacity(64);
         let rpc = self.rpc();
         for (verb, classes) in VERBS.iter().zip(&rpc.results) {
@@ -190,6 +191,10 @@ impl Stats {
             ("clients_reported_one_sided_hits", clients.one_sided_hits),
             ("clients_reported_retries", clients.retries),
             ("clients_reported_checksum_failures", clients.checksum_failures),
+            ("clients_reported_one_sided_puts", clients.one_sided_puts),
+            ("clients_reported_lost_swaps", clients.lost_swaps),
+            ("clients_reported_counter_atomics", clients.counter_atomics),
+            ("clients_reported_counter_retries", clients.counter_retries),
         ];
         list.extend(named.map(|(name, value)| (name.to_owned(), value)));
         let mut rpc_times = [0u64; LATENCY_BUCKETS];
@@ -229,6 +234,8 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("memory_index_bytes", status.index_bytes),
         ("memory_quarantined_bytes", status.quarantined_bytes),
         ("memory_free_bytes", status.free_bytes),
+        ("memory_writable_bytes", status.writable_bytes),
+        ("memory_writable_room_bytes", status.writable_room_bytes),
         ("memory_huge_bytes", status.huge_bytes),
         ("memory_huge_refused_bytes", status.huge_refused_bytes),
         ("memory_private_bytes", status.private_bytes),

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
 use common::*;
-use onesided_protocol::control::{ReadCounts, TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{TableCounts, TableOptions, ToClient, ToServer};
 use onesided_server::config::{ADMIN_DEFAULT, Token};
 use onesided_server::{Server, ServerConfig, StartError, metrics};
 
@@ -67,18 +67,24 @@ fn metrics_count_what_was_done() {
         data.ping();
     }
     let table = control.table("default");
-    let counts = ReadCounts {
+    let counts = TableCounts {
         one_sided_hits: 5,
         one_sided_misses: 2,
         reads: 14,
         read_bytes: 2048,
         latency: std::array::from_fn(|bucket| u64::from(bucket < 2)),
         latency_ns: 300,
-        ..ReadCounts::default()
+        one_sided_puts: 11,
+        rpc_puts: 1,
+        lost_swaps: 3,
+        counter_atomics: 17,
+        rpc_counters: 4,
+        counter_retries: 2,
+        ..TableCounts::default()
     };
-    let report = ToServer::Reads { table, counts: Box::new(counts) };
+    let report = ToServer::Counted { table, counts: Box::new(counts) };
     assert_eq!(control.ask(&report), ToClient::Done);
-    let unknown = ToServer::Reads { table: table + 1, counts: Box::new(counts) };
+    let unknown = ToServer::Counted { table: table + 1, counts: Box::new(counts) };
     assert_eq!(control.ask(&unknown), ToClient::Done);
 
     let response = get(&server, "/metrics");
@@ -87,6 +93,7 @@ fn metrics_count_what_was_done() {
     let samples = samples(&response.body);
     let of_table = "tenant=\"default\",table=\"default\"";
     let name = "onesided_client_reported_gets_total";
+    let counters = "onesided_client_reported_counter_operations_total";
     for (sample, expected) in [
         ("onesided_rpcs_total{operation=\"put\",result=\"ok\"}".to_owned(), 1.0),
         ("onesided_rpcs_total{operation=\"ping\",result=\"ok\"}".to_owned(), 3.0),
@@ -97,6 +104,12 @@ fn metrics_count_what_was_done() {
         (format!("onesided_client_reported_reads_total{{{of_table}}}"), 14.0),
         (format!("onesided_client_reported_get_duration_seconds_count{{{of_table}}}"), 2.0),
         (format!("onesided_client_reported_get_duration_seconds_sum{{{of_table}}}"), 3e-7),
+        (format!("onesided_client_reported_puts_total{{{of_table},path=\"one_sided\"}}"), 11.0),
+        (format!("onesided_client_reported_puts_total{{{of_table},path=\"rpc\"}}"), 1.0),
+        (format!("onesided_client_reported_lost_swaps_total{{{of_table}}}"), 3.0),
+        (format!("{counters}{{{of_table},path=\"one_sided\"}}"), 17.0),
+        (format!("{counters}{{{of_table},path=\"rpc\"}}"), 4.0),
+        (format!("onesided_client_reported_counter_retries_total{{{of_table}}}"), 2.0),
         ("onesided_client_reports_total".to_owned(), 1.0),
         ("onesided_sessions".to_owned(), 1.0),
         ("onesided_endpoints{fabric=\"tcp\"}".to_owned(), 1.0),
@@ -282,10 +295,10 @@ fn documented() -> String {
         format of Prometheus. The table\nis made from the one in the code \
         (`server/src/metrics/table`); a test holds it to that, and says how to write it anew.\n\n\
         Times are in seconds and sizes in bytes. Metrics named `client_reported` are what clients \
-        tell of their own one-sided\nreads, in which the server takes no part: sums of what came \
-        with heartbeats, cut to what is possible, kept when a\nclient goes. No label is a \
-        client's; tables have the labels `tenant` and `table`, the first 64 of a server's life \
-        one\nof their own, all others `table=\"other\"` without a tenant.\n\n\
+        tell of their own one-sided\nreads and updates, in which the server takes no part: sums \
+        of what came with heartbeats, cut to what is possible, kept\nwhen a client goes. No label \
+        is a client's; tables have the labels `tenant` and `table`, the first 64 of a server's \
+        life\none of their own, all others `table=\"other\"` without a tenant.\n\n\
         | metric | kind | labels | what it says |\n|---|---|---|---|\n";
     let rows = metrics::all().map(|metric| {
         let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();

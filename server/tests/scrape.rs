@@ -6,7 +6,7 @@ mod common;
 use std::alloc::System;
 
 use common::*;
-use onesided_protocol::control::{ReadCounts, TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{TableCounts, TableOptions, ToClient, ToServer};
 use onesided_server::{Server, ServerConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -58,8 +58,8 @@ fn a_scrape_grows_neither_with_sessions_nor_with_clients_that_went() {
             let ToClient::Table(info) = made else { panic!("{made:?}") };
             table = info.id;
         }
-        let counts = Box::new(ReadCounts { reads: 1, ..ReadCounts::default() });
-        assert_eq!(control.ask(&ToServer::Reads { table, counts }), ToClient::Done);
+        let counts = Box::new(TableCounts { reads: 1, ..TableCounts::default() });
+        assert_eq!(control.ask(&ToServer::Counted { table, counts }), ToClient::Done);
         if n % 100 == 0 {
             let dropped = ToServer::DropTable { name: format!("table {n}") };
             assert_eq!(control.ask(&dropped), ToClient::Done);

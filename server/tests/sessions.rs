@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use onesided_protocol::control::{
-    FabricName, Heartbeat, Hello, ReadCounts, TableOptions, ToClient, ToServer,
+    FabricName, Heartbeat, Hello, TableCounts, TableOptions, ToClient, ToServer,
 };
 use onesided_protocol::limits::TICKET_BYTES;
 use onesided_protocol::rpc::{ErrorCode, Op, Reply};
@@ -119,8 +119,8 @@ fn a_session_without_heartbeats_ends_and_one_with_them_goes_on() {
     let table = control.table("default");
     for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(300));
-        let counts = Box::new(ReadCounts { reads: 1, ..ReadCounts::default() });
-        assert_eq!(control.ask(&ToServer::Reads { table, counts }), ToClient::Done);
+        let counts = Box::new(TableCounts { reads: 1, ..TableCounts::default() });
+        assert_eq!(control.ask(&ToServer::Counted { table, counts }), ToClient::Done);
         assert!(matches!(
             control.ask(&ToServer::Heartbeat(Heartbeat::default())),
             ToClient::Alive { .. }

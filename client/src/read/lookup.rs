@@ -37,6 +37,8 @@ pub(crate) enum Outcome {
 /// One round's answer.
 enum Round {
     Done(Outcome),
+    /// Where the bucket is was not known: nothing was looked at, and nothing is repeated.
+    Unmapped,
     /// Look again, after learning where the bucket is now if the flag says so.
     Again {
         refresh: bool,
@@ -70,18 +72,23 @@ pub(crate) async fn lookup(
 ) -> Result<Outcome, Error> {
     let hash = view.hash(key);
     let mut collisions = 0;
+    let mut looked = false;
     for round in 0..ROUNDS_MAX {
-        if round > 0 {
+        if looked {
             io.counts.add(Counter::Retries, 1);
         }
         let search = Search { io, view, key, hash, may_use_cache: round == 0 };
-        match search.round(target).await? {
+        let round = search.round(target).await?;
+        looked |= !matches!(round, Round::Unmapped);
+        match round {
             Round::Done(outcome) => return Ok(outcome),
             Round::Again { refresh: false } => {}
-            Round::Again { refresh: true } => match view.refresh(io, hash).await? {
-                Refreshed::Yes => {}
-                Refreshed::TableGone => return Ok(Outcome::AskServer),
-            },
+            Round::Unmapped | Round::Again { refresh: true } => {
+                match view.refresh(io, hash).await? {
+                    Refreshed::Yes => {}
+                    Refreshed::TableGone => return Ok(Outcome::AskServer),
+                }
+            }
             // It is no proof of a miss: the slot of this very key may have been replaced by one
             // of the other meanwhile.
             Round::Collision => collisions += 1,
@@ -111,7 +118,7 @@ impl Search<'_> {
     async fn round(&self, target: &mut Target<'_, '_>) -> Result<Round, Error> {
         let Some((map, place)) = self.view.map().and_then(|map| Some((map, map.place(self.hash)?)))
         else {
-            return Ok(Round::Again { refresh: true });
+            return Ok(Round::Unmapped);
         };
         let Some(bucket) = self.bucket(map, place).await? else {
             return Ok(Round::Again { refresh: true });

@@ -47,7 +47,7 @@ impl ToServer {
                 out.u32(hashes.len() as u32);
                 hashes.iter().for_each(|hash| out.u64(*hash));
             }
-            Self::Reads { table, counts } => {
+            Self::Counted { table, counts } => {
                 out.u8(12);
                 out.u32(*table);
                 let mut counts = **counts;
@@ -88,11 +88,11 @@ impl ToServer {
             }
             12 => {
                 let table = r.u32("table id")?;
-                let mut counts = Box::<ReadCounts>::default();
+                let mut counts = Box::<TableCounts>::default();
                 for count in counts.all_mut() {
-                    *count = r.u64("read count")?;
+                    *count = r.u64("count")?;
                 }
-                Self::Reads { table, counts }
+                Self::Counted { table, counts }
             }
             kind => return Err(DecodeError::Unknown { field: "message", value: u64::from(kind) }),
         };

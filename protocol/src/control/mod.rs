@@ -32,12 +32,12 @@ pub enum ToServer {
     Hello(Hello),
     /// Still here; asks for the clock and the catalog's epoch.
     Heartbeat(Heartbeat),
-    /// What was read of a table since the client said so last. An unknown table is no error.
-    Reads {
+    /// What was done with a table since the client said so last. An unknown table is no error.
+    Counted {
         /// Id of the table.
         table: u32,
         /// Since the last report.
-        counts: Box<ReadCounts>,
+        counts: Box<TableCounts>,
     },
     /// Keys of a table that were read one-sidedly: a sample. An unknown table is no error.
     Accessed {
@@ -105,7 +105,7 @@ pub enum ToClient {
     Tables(Vec<TableStatus>),
     /// To stats: names and values.
     Stats(Vec<(String, u64)>),
-    /// To drop, goodbye and a report of accesses or reads.
+    /// To drop, goodbye and a report of accesses or counts.
     Done,
     /// It failed; after a hello the connection is closed.
     Failed(RpcError),
@@ -232,7 +232,7 @@ pub enum Retired {
 
 /// What a client has counted of a table: the server cannot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReadCounts {
+pub struct TableCounts {
     /// GETs answered one-sidedly with a value, each key of a batch counted.
     pub one_sided_hits: u64,
     /// GETs answered one-sidedly with a miss.
@@ -257,10 +257,23 @@ pub struct ReadCounts {
     pub latency: [u64; LATENCY_BUCKETS],
     /// How long they took together, in ns.
     pub latency_ns: u64,
+    /// PUTs that replaced an entry without the server.
+    pub one_sided_puts: u64,
+    /// PUTs that asked by RPC, each pair of a batch counted.
+    pub rpc_puts: u64,
+    /// Compare-and-swaps of one-sided PUTs that somebody else was faster than.
+    pub lost_swaps: u64,
+    /// Atomic operations on counters without the server.
+    pub counter_atomics: u64,
+    /// Changes of counters, and searches for them, that asked by RPC.
+    pub rpc_counters: u64,
+    /// Of the atomic operations, those that had to be done again.
+    pub counter_retries: u64,
 }
 
-impl ReadCounts {
-    /// Everything, in the order of the message: events, bytes, ns, samples by bucket.
+impl TableCounts {
+    /// Everything, in the order of the message: events of reads, bytes, ns, samples by bucket,
+    /// events of writes.
     pub fn all_mut(&mut self) -> impl Iterator<Item = &mut u64> {
         let Self {
             one_sided_hits,
@@ -275,10 +288,19 @@ impl ReadCounts {
             read_bytes,
             latency,
             latency_ns,
+            one_sided_puts,
+            rpc_puts,
+            lost_swaps,
+            counter_atomics,
+            rpc_counters,
+            counter_retries,
         } = self;
         let events = [one_sided_hits, one_sided_misses, rpc_gets, reads, round_trips];
         let hints = [cache_hits, retries, forward_hops, checksum_failures];
-        events.into_iter().chain(hints).chain([read_bytes, latency_ns]).chain(latency)
+        let puts = [one_sided_puts, rpc_puts, lost_swaps];
+        let counters = [counter_atomics, rpc_counters, counter_retries];
+        let reads = events.into_iter().chain(hints).chain([read_bytes, latency_ns]).chain(latency);
+        reads.chain(puts).chain(counters)
     }
 
     /// Those that are numbers of events, samples included.

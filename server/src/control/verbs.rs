@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onesided_protocol::control::{ReadCounts, TableInfo, TableOptions, ToClient, ToServer};
+use onesided_protocol::control::{TableCounts, TableInfo, TableOptions, ToClient, ToServer};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 use crate::server::Core;
@@ -49,8 +49,8 @@ impl Connection {
                 }
                 ToClient::Done
             }
-            ToServer::Reads { table, mut counts } => {
-                self.note_reads(table, &mut counts);
+            ToServer::Counted { table, mut counts } => {
+                self.note_counts(table, &mut counts);
                 ToClient::Done
             }
             ToServer::Ticket => ToClient::Ticket(core.sessions.ticket(&self.session)),
@@ -79,15 +79,15 @@ impl Connection {
         }
     }
 
-    /// The client tells what it read of a table.
-    fn note_reads(&self, table: u32, counts: &mut ReadCounts) {
+    /// The client tells what it did with a table.
+    fn note_counts(&self, table: u32, counts: &mut TableCounts) {
         let core = &self.core;
         let tenant = &self.session.tenant;
         // A session tells of tables that it may know, and of no others.
         let known = tenant.engine.table(table).filter(|_| self.session.knows_table(table));
         let Some(table) = known else { return };
         core.stats.reports.add(1);
-        if self.session.note_reads(counts) {
+        if self.session.note_counts(counts) {
             core.stats.reports_cut.add(1);
         }
         let label = core.metrics.labels.number(tenant.name(), table.name());

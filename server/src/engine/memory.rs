@@ -74,6 +74,10 @@ pub(super) struct BlockTotals {
     pub(super) meta: u64,
     pub(super) cells: u64,
     pub(super) free: u64,
+    /// All blocks of regions that clients may write.
+    pub(super) writable: u64,
+    /// Of these, live entries and cells.
+    pub(super) writable_taken: u64,
 }
 
 /// All regions but the catalog.
@@ -536,13 +540,21 @@ impl Pool {
     /// Adds up all blocks.
     pub(super) fn totals(&self) -> BlockTotals {
         let mut totals = BlockTotals::default();
-        self.each_block(|_, used, live| match used {
-            Use::Free => totals.free += self.block_bytes as u64,
-            Use::Meta | Use::Held => totals.meta += self.block_bytes as u64,
-            Use::Cells => totals.cells += self.block_bytes as u64,
-            Use::Log | Use::RunTail => {
-                totals.log += self.block_bytes as u64;
+        let len_bytes = self.block_bytes as u64;
+        self.each_block(|rights, _, used, live| {
+            let (sum, taken) = match used {
+                Use::Free => (&mut totals.free, 0),
+                Use::Meta | Use::Held => (&mut totals.meta, len_bytes),
+                Use::Cells => (&mut totals.cells, len_bytes),
+                Use::Log | Use::RunTail => (&mut totals.log, live),
+            };
+            *sum += len_bytes;
+            if matches!(used, Use::Log | Use::RunTail) {
                 totals.live += live;
+            }
+            if rights == Rights::ReadWrite {
+                totals.writable += len_bytes;
+                totals.writable_taken += taken;
             }
         });
         totals
@@ -551,7 +563,7 @@ impl Pool {
     /// Adds up the blocks of logs by their tables' ids.
     pub(super) fn logs(&self) -> BTreeMap<u32, BlockTotals> {
         let mut logs = BTreeMap::<u32, BlockTotals>::new();
-        self.each_block(|owner, used, live| {
+        self.each_block(|_, owner, used, live| {
             if matches!(used, Use::Log | Use::RunTail) {
                 let totals = logs.entry(owner).or_default();
                 totals.log += self.block_bytes as u64;
@@ -561,10 +573,12 @@ impl Pool {
         logs
     }
 
-    /// Owner, use and live bytes of every block, each at some moment.
-    fn each_block(&self, mut each: impl FnMut(u32, Use, u64)) {
-        for block in self.live_regions().flat_map(|(_, region)| &region.blocks) {
-            each(block.owner(), block.used_for(), block.live_bytes());
+    /// Rights of its region, owner, use and live bytes of every block, each at some moment.
+    fn each_block(&self, mut each: impl FnMut(Rights, u32, Use, u64)) {
+        for (_, region) in self.live_regions() {
+            for block in &region.blocks {
+                each(region.rights, block.owner(), block.used_for(), block.live_bytes());
+            }
         }
     }
 }

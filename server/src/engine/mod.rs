@@ -70,6 +70,7 @@ pub use memory::{CellUse, RegionMap};
 pub use order::ScanRange;
 pub use shrink::ShrinkingStatus;
 pub use status::MemoryStatus;
+pub(crate) use status::Reach;
 pub use table::{Stored, Table};
 
 use cas::Cas;

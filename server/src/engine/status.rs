@@ -52,6 +52,11 @@ pub struct MemoryStatus {
     pub free_bytes: u64,
     /// Of these, of regions not made yet.
     pub unmade_bytes: u64,
+    /// Regions that clients may write: only entries of tables of mode
+    /// [`cas`](onesided_protocol::control::UpdateMode::Cas) and counters go there.
+    pub writable_bytes: u64,
+    /// Of these, what is free or dead.
+    pub writable_room_bytes: u64,
     /// In huge pages, whatever it is used for.
     pub huge_bytes: u64,
     /// What the kernel refused huge pages for.
@@ -66,7 +71,35 @@ pub struct MemoryStatus {
     pub shrinking: ShrinkingStatus,
 }
 
+/// What one kind of entries can take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reach {
+    /// In all.
+    pub(crate) len_bytes: u64,
+    /// Of it, what is free, not made yet, or dead.
+    pub(crate) room_bytes: u64,
+}
+
 impl MemoryStatus {
+    /// Of the regions that clients only read and those that may still be made: what tables take
+    /// whose entries the server writes.
+    pub(crate) fn read_only(&self) -> Reach {
+        let room_bytes = self.free_bytes + self.log_dead_bytes + self.log_free_bytes;
+        Reach {
+            len_bytes: (self.region_bytes + self.unmade_bytes).saturating_sub(self.writable_bytes),
+            room_bytes: room_bytes.saturating_sub(self.writable_room_bytes),
+        }
+    }
+
+    /// Of the regions that clients may write and those that may still be made, if there are any of
+    /// the former.
+    pub(crate) fn writable(&self) -> Option<Reach> {
+        (self.writable_bytes > 0).then(|| Reach {
+            len_bytes: self.writable_bytes + self.unmade_bytes,
+            room_bytes: self.writable_room_bytes + self.unmade_bytes,
+        })
+    }
+
     /// Of all engines that share a budget.
     #[must_use]
     pub fn sum(parts: impl IntoIterator<Item = Self>, budget: &Budget) -> Self {
@@ -86,6 +119,8 @@ impl MemoryStatus {
             sum.index_bytes += part.index_bytes;
             sum.quarantined_bytes += part.quarantined_bytes;
             sum.free_bytes += part.free_bytes - part.unmade_bytes;
+            sum.writable_bytes += part.writable_bytes;
+            sum.writable_room_bytes += part.writable_room_bytes;
             sum.huge_bytes += part.huge_bytes;
             sum.huge_refused_bytes += part.huge_refused_bytes;
             sum.private_bytes += part.private_bytes;
@@ -142,6 +177,8 @@ impl Engine {
             quarantined_bytes: self.shared.epochs.index_bytes() as u64,
             free_bytes: totals.free + unmade_bytes as u64,
             unmade_bytes: unmade_bytes as u64,
+            writable_bytes: totals.writable,
+            writable_room_bytes: totals.writable.saturating_sub(totals.writable_taken),
             huge_bytes,
             huge_refused_bytes,
             private_bytes: private as u64,

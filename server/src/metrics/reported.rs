@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use onesided_protocol::control::ReadCounts;
+use onesided_protocol::control::TableCounts;
 use parking_lot::Mutex;
 
 use super::labels::TABLES_SHOWN_MAX;
@@ -31,7 +31,7 @@ impl Allowance {
     }
 
     /// Cuts a claim to what is possible; says whether that changed it.
-    pub(crate) fn cut(&mut self, claim: &mut ReadCounts, now: Instant) -> bool {
+    pub(crate) fn cut(&mut self, claim: &mut TableCounts, now: Instant) -> bool {
         let passed_us = now.saturating_duration_since(self.since).as_micros();
         let more = passed_us.saturating_mul(COUNTED_PER_S.into()) / 1_000_000;
         let more = u64::try_from(more).unwrap_or(u64::MAX);
@@ -51,7 +51,7 @@ impl Allowance {
 /// By number of the table's label.
 #[derive(Debug)]
 pub(crate) struct Reported {
-    sums: Vec<Mutex<Option<ReadCounts>>>,
+    sums: Vec<Mutex<Option<TableCounts>>>,
 }
 
 impl Default for Reported {
@@ -62,19 +62,19 @@ impl Default for Reported {
 
 impl Reported {
     /// A client counted this since it said so last.
-    pub(crate) fn add(&self, label: usize, more: &ReadCounts) {
+    pub(crate) fn add(&self, label: usize, more: &TableCounts) {
         let mut sum = self.sums[label].lock();
         sum.get_or_insert_default().add(more);
     }
 
     /// What was reported of a table, if anything ever was.
-    pub(crate) fn of(&self, label: usize) -> Option<ReadCounts> {
+    pub(crate) fn of(&self, label: usize) -> Option<TableCounts> {
         *self.sums[label].lock()
     }
 
     /// Over all tables.
-    pub(crate) fn total(&self) -> ReadCounts {
-        let mut total = ReadCounts::default();
+    pub(crate) fn total(&self) -> TableCounts {
+        let mut total = TableCounts::default();
         self.sums.iter().filter_map(|sum| *sum.lock()).for_each(|sum| total.add(&sum));
         total
     }
@@ -91,14 +91,16 @@ mod tests {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
         let honest =
-            ReadCounts { reads: 2_000_000, one_sided_hits: 1_000_000, ..Default::default() };
+            TableCounts { reads: 2_000_000, one_sided_hits: 1_000_000, ..Default::default() };
         let mut claim = honest;
         assert!(!allowance.cut(&mut claim, start + Duration::from_secs(1)));
         assert_eq!(claim, honest);
-        let mut sum = ReadCounts::default();
+        let mut sum = TableCounts::default();
         for second in 2..100 {
-            let mut claim = ReadCounts {
+            let mut claim = TableCounts {
                 reads: u64::MAX,
+                one_sided_puts: u64::MAX,
+                counter_atomics: u64::MAX,
                 read_bytes: u64::MAX,
                 latency: [u64::MAX; 18],
                 latency_ns: u64::MAX,
@@ -107,10 +109,12 @@ mod tests {
             assert!(allowance.cut(&mut claim, start + Duration::from_secs(second)));
             sum.add(&claim);
         }
-        assert!(sum.reads <= (100 + FIRST_S) * COUNTED_PER_S, "{}", sum.reads);
+        for events in [sum.reads, sum.one_sided_puts, sum.counter_atomics] {
+            assert!(events <= (100 + FIRST_S) * COUNTED_PER_S, "{events}");
+        }
         assert!(sum.read_bytes <= (100 + FIRST_S) * COUNTED_PER_S * BYTES_PER_COUNT);
         // Time that does not pass, or goes back, gives nothing.
-        let mut claim = ReadCounts { reads: 1, ..Default::default() };
+        let mut claim = TableCounts { reads: 1, ..Default::default() };
         assert!(allowance.cut(&mut claim, start));
         assert_eq!(claim.reads, 0);
     }

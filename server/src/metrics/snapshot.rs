@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use onesided_protocol::control::{ReadCounts, TableStatus};
+use onesided_protocol::control::{TableCounts, TableStatus};
 use parking_lot::Mutex;
 
 use super::labels::{Labels, OTHER, OTHER_NAMES};
@@ -45,7 +45,7 @@ pub(crate) struct TableNow {
 pub(crate) struct ReportedNow {
     pub(crate) tenant: String,
     pub(crate) name: String,
-    pub(crate) counts: ReadCounts,
+    pub(crate) counts: TableCounts,
 }
 
 /// A server at about one moment. Nothing in it grows with the number of sessions.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use onesided_fabric::PeerProcess;
-use onesided_protocol::control::{ReadCounts, Retired};
+use onesided_protocol::control::{Retired, TableCounts};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -56,20 +56,24 @@ pub(crate) struct Session {
 
 /// What a client reported over all tables.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct SessionReads {
+pub(crate) struct SessionCounts {
     pub(crate) one_sided_gets: u64,
     pub(crate) rpc_gets: u64,
     reads: u64,
     read_bytes: u64,
+    one_sided_puts: u64,
+    counter_atomics: u64,
 }
 
-impl SessionReads {
-    fn add(&mut self, more: &ReadCounts) {
+impl SessionCounts {
+    fn add(&mut self, more: &TableCounts) {
         let hits = self.one_sided_gets.saturating_add(more.one_sided_hits);
         self.one_sided_gets = hits.saturating_add(more.one_sided_misses);
         self.rpc_gets = self.rpc_gets.saturating_add(more.rpc_gets);
         self.reads = self.reads.saturating_add(more.reads);
         self.read_bytes = self.read_bytes.saturating_add(more.read_bytes);
+        self.one_sided_puts = self.one_sided_puts.saturating_add(more.one_sided_puts);
+        self.counter_atomics = self.counter_atomics.saturating_add(more.counter_atomics);
     }
 }
 
@@ -85,7 +89,7 @@ pub(crate) struct SessionStatus {
     controlled: bool,
     /// Tables that it has opened.
     tables: usize,
-    pub(crate) client_reported: SessionReads,
+    pub(crate) client_reported: SessionCounts,
 }
 
 impl SessionStatus {
@@ -97,7 +101,7 @@ impl SessionStatus {
             fabrics,
             controlled: !session.is_alone(),
             tables: session.tables.lock().len(),
-            client_reported: session.reads(),
+            client_reported: session.counts(),
         }
     }
 }
@@ -106,7 +110,7 @@ impl SessionStatus {
 struct Life {
     deadline: Instant,
     allowance: Allowance,
-    reads: SessionReads,
+    counts: SessionCounts,
 }
 
 impl Session {
@@ -120,7 +124,7 @@ impl Session {
             id,
             resume_key,
             tenant,
-            life: Mutex::new(Life { deadline, allowance, reads: SessionReads::default() }),
+            life: Mutex::new(Life { deadline, allowance, counts: SessionCounts::default() }),
             control: watch::Sender::new(1),
             controls: AtomicU64::new(1),
             acknowledged: AtomicU64::new(epoch),
@@ -200,16 +204,16 @@ impl Session {
 
     /// Cuts what the client claims to have counted to what is possible, and adds it to what it
     /// has reported. Says whether it was cut.
-    pub(crate) fn note_reads(&self, claim: &mut ReadCounts) -> bool {
+    pub(crate) fn note_counts(&self, claim: &mut TableCounts) -> bool {
         let mut life = self.life.lock();
         let cut = life.allowance.cut(claim, Instant::now());
-        life.reads.add(claim);
+        life.counts.add(claim);
         cut
     }
 
     /// What its client has reported.
-    pub(crate) fn reads(&self) -> SessionReads {
-        self.life.lock().reads
+    pub(crate) fn counts(&self) -> SessionCounts {
+        self.life.lock().counts
     }
 
     fn end(&self) {

@@ -39,11 +39,13 @@ function showNow(now, metrics) {
   const limit = sum(metrics, "onesided_memory_limit_bytes");
   const sessions = sum(metrics, "onesided_sessions");
   const keys = sum(metrics, "onesided_table_keys");
-  const bare = now || { oneSided: null, rpcs: null, all: 0, hitRatio: null, cpu: null };
+  const bare = now
+    || { oneSided: null, updates: null, rpcs: null, all: 0, hitRatio: null, cpu: null };
   const each = bare.cpu !== null && bare.all > 0 ? bare.cpu / bare.all : null;
   tiles("tiles", [
     ["One-sided GETs", rate(bare.oneSided),
       bare.all > 0 ? percent(bare.oneSided / bare.all) + " of all operations" : "none now"],
+    ["One-sided updates", rate(bare.updates), "PUTs and counters, by clients alone"],
     ["RPCs", rate(bare.rpcs), "served by the server"],
     ["Hit ratio", percent(bare.hitRatio), "of GETs, by either path"],
     ["Server CPU", bare.cpu === null ? "–" : cores(bare.cpu) + " cores",
@@ -57,7 +59,8 @@ function showNow(now, metrics) {
 const USES = [["log_live", "live entries"], ["log_dead", "dead entries"],
   ["log_free", "rests of segments"], ["index", "index"],
   ["index_held", "index of dropped tables"], ["order", "keys of ordered tables"],
-  ["index_spare", "spare for the index"], ["retired", "regions going back"], ["free", "free"]];
+  ["index_spare", "spare for the index"], ["cells", "cells of counters"],
+  ["retired", "regions going back"], ["free", "free"]];
 
 function showMemory(metrics) {
   const limit = sum(metrics, "onesided_memory_limit_bytes") || 1;
@@ -138,16 +141,18 @@ function showTables(metrics) {
     const of = (name) => sum(metrics, `onesided_table_${name}`, where);
     const reported = (name, more) =>
       sum(metrics, `onesided_client_reported_${name}_total`, { ...where, ...more });
-    const slots = of("index_slots"), gets = reported("gets", { path: "one_sided" });
+    const slots = of("index_slots"), alone = { path: "one_sided" };
+    const gets = reported("gets", alone);
+    const updates = reported("puts", alone) + reported("counter_operations", alone);
     return [labels.tenant ? `${labels.tenant} / ${labels.table}` : "all others",
       [whole(keys), keys], [bytes(of("live_bytes")), of("live_bytes")],
       bytes(of("log_bytes") + of("index_bytes")), slots ? percent(keys / slots) : "–",
-      [whole(gets), gets], whole(reported("reads")), whole(reported("retries")),
+      [whole(gets), gets], whole(updates), whole(reported("reads")), whole(reported("retries")),
       whole(of("evicted_entries_total")), whole(of("expired_entries_total"))];
   });
   table("tables", "Tables; the first 64 of a server's life by name",
-    ["Table", "Keys", "Live", "Log and index", "Index load", "One-sided GETs", "READs", "Retries",
-      "Evicted", "Expired"], lines);
+    ["Table", "Keys", "Live", "Log and index", "Index load", "One-sided GETs",
+      "One-sided updates", "READs", "Retries", "Evicted", "Expired"], lines);
 }
 
 function showSessions(metrics, { sessions, total }) {
@@ -178,7 +183,11 @@ function showTotals(metrics) {
     return [`RPC ${operation}`, ...counts.map((count) => [whole(count), count])];
   });
   const one = ["hit", "miss"].map((result) => sum(metrics, GETS, { path: "one_sided", result }));
-  lines.unshift(["One-sided GET", ...one.map((count) => [whole(count), count]), "–", "–"]);
+  lines.unshift(["One-sided GET", ...one.map((count) => [whole(count), count]), "–", "–"],
+    ...[["One-sided PUT", PUTS], ["One-sided counter", COUNTERS]].map(([name, metric]) => {
+      const done = sum(metrics, metric, { path: "one_sided" });
+      return [name, [whole(done), done], "–", "–", "–"];
+    }));
   table("totals", "Operations by result", ["Operation", "Done", "Nothing there",
     "Condition unmet", "Failed"], lines);
 }
@@ -187,7 +196,8 @@ function showTotals(metrics) {
 const state = { moments: [], points: [], life: 0, lostAt: null, paused: false, timer: 0 };
 const charts = {
   ops: new Chart("ops", { title: "Operations in a second", format: rate,
-    series: [{ name: "One-sided GETs", key: "oneSided" }, { name: "RPCs", key: "rpcs" }] }),
+    series: [{ name: "One-sided GETs", key: "oneSided" }, { name: "RPCs", key: "rpcs" },
+      { name: "One-sided updates", key: "updates" }] }),
   cpu: new Chart("cpu", { title: "CPU cores in use", format: cores, least: 0.1,
     series: [{ name: "All of the server", key: "cpu" }, { name: "Its pollers", key: "polling" }],
     note: "One-sided GETs take none of it: compare with the operations beside it." }),

@@ -71,6 +71,8 @@ function rows(metrics, name, where = {}) {
 }
 const sum = (metrics, name, where) => rows(metrics, name, where).reduce((s, r) => s + r.value, 0);
 const GETS = "onesided_client_reported_gets_total";
+const PUTS = "onesided_client_reported_puts_total";
+const COUNTERS = "onesided_client_reported_counter_operations_total";
 const GET_TIME = "onesided_client_reported_get_duration_seconds";
 const RPC_TIME = "onesided_rpc_duration_seconds";
 
@@ -95,6 +97,8 @@ function moment(metrics, at) {
   return {
     at, hits, misses, rpcs,
     foundGets: hits + gets("ok"), allGets: hits + misses + gets("ok") + gets("miss"),
+    updates: sum(metrics, PUTS, { path: "one_sided" })
+      + sum(metrics, COUNTERS, { path: "one_sided" }),
     reads: sum(metrics, "onesided_client_reported_reads_total"),
     readBytes: sum(metrics, "onesided_client_reported_read_bytes_total"),
     cpu: sum(metrics, "onesided_thread_cpu_seconds_total"),
@@ -121,11 +125,12 @@ function quantile(from, to, share) {
 function point(from, to) {
   const seconds = to.at - from.at;
   const per = (key) => Math.max(0, to[key] - from[key]) / seconds;
-  const oneSided = per("hits") + per("misses");
+  const oneSided = per("hits") + per("misses"), updates = per("updates");
   const gets = to.allGets - from.allGets;
   return {
-    at: to.at, oneSided, rpcs: per("rpcs"), reads: per("reads"), readBytes: per("readBytes"),
-    cpu: per("cpu"), polling: per("polling"), all: oneSided + per("rpcs"),
+    at: to.at, oneSided, updates, rpcs: per("rpcs"), reads: per("reads"),
+    readBytes: per("readBytes"), cpu: per("cpu"), polling: per("polling"),
+    all: oneSided + updates + per("rpcs"),
     hitRatio: gets > 0 ? (to.foundGets - from.foundGets) / gets : null,
     get50: quantile(from.getTimes, to.getTimes, 0.5),
     get99: quantile(from.getTimes, to.getTimes, 0.99),

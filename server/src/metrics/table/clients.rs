@@ -1,7 +1,7 @@
-//! What clients report of their own reads: the server takes no part in these, so that it believes
-//! what it is told, within what is possible (docs/SECURITY.md).
+//! What clients report of their own reads and updates: the server takes no part in these, so that
+//! it believes what it is told, within what is possible (docs/SECURITY.md).
 
-use onesided_protocol::control::ReadCounts;
+use onesided_protocol::control::TableCounts;
 
 use super::{Metric, counter, histogram};
 use crate::metrics::render::Rows;
@@ -9,11 +9,21 @@ use crate::metrics::rpc::Latency;
 use crate::metrics::snapshot::Snapshot;
 
 const OF_TABLE: &[&str] = &["tenant", "table"];
+const OF_TABLE_BY_PATH: &[&str] = &["tenant", "table", "path"];
 
 /// One value for each table that somebody reported of.
-fn each(s: &Snapshot, rows: &mut Rows, of: fn(&ReadCounts) -> u64) {
+fn each(s: &Snapshot, rows: &mut Rows, of: fn(&TableCounts) -> u64) {
     for table in &s.reported {
         rows.put(&[&table.tenant, &table.name], of(&table.counts) as f64);
+    }
+}
+
+/// The same by path: without the server, and by RPC.
+fn by_path(s: &Snapshot, rows: &mut Rows, of: fn(&TableCounts) -> [u64; 2]) {
+    for table in &s.reported {
+        for (path, count) in ["one_sided", "rpc"].into_iter().zip(of(&table.counts)) {
+            rows.put(&[&table.tenant, &table.name, path], count as f64);
+        }
     }
 }
 
@@ -43,7 +53,7 @@ pub(super) const METRICS: &[Metric] = &[
         OF_TABLE,
         |s, rows| {
             for table in &s.reported {
-                let ReadCounts { latency, latency_ns, .. } = table.counts;
+                let TableCounts { latency, latency_ns, .. } = table.counts;
                 let latency = Latency { counts: latency, sum_ns: latency_ns };
                 rows.latency(&[&table.tenant, &table.name], &latency);
             }
@@ -97,8 +107,36 @@ pub(super) const METRICS: &[Metric] = &[
         |s, rows| each(s, rows, |counts| counts.checksum_failures),
     ),
     counter(
+        "onesided_client_reported_puts_total",
+        "PUTs as clients report them, each pair of a batch counted. Path one_sided: an entry \
+         replaced without the server's CPU; rpc: by asking it.",
+        OF_TABLE_BY_PATH,
+        |s, rows| by_path(s, rows, |counts| [counts.one_sided_puts, counts.rpc_puts]),
+    ),
+    counter(
+        "onesided_client_reported_lost_swaps_total",
+        "Compare-and-swaps of one-sided PUTs that another writer of the same key was faster than: \
+         they are done again, or by RPC.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |counts| counts.lost_swaps),
+    ),
+    counter(
+        "onesided_client_reported_counter_operations_total",
+        "Operations on counters as clients report them. Path one_sided: atomic operations without \
+         the server's CPU; rpc: changes, and searches for a counter's place, by asking it.",
+        OF_TABLE_BY_PATH,
+        |s, rows| by_path(s, rows, |counts| [counts.counter_atomics, counts.rpc_counters]),
+    ),
+    counter(
+        "onesided_client_reported_counter_retries_total",
+        "Atomic operations on counters that had to be done again: the counter was another number, \
+         or in another place.",
+        OF_TABLE,
+        |s, rows| each(s, rows, |counts| counts.counter_retries),
+    ),
+    counter(
         "onesided_client_reports_total",
-        "Reports of reads that came from clients.",
+        "Reports of what clients did by themselves.",
         &[],
         |s, rows| {
             rows.count(s.stats.reports.get());

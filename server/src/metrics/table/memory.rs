@@ -1,10 +1,12 @@
 //! Memory, log, index, tables.
 
 use super::{Metric, counter, gauge};
+use crate::engine::Reach;
 use crate::metrics::render::Rows;
 use crate::metrics::snapshot::{Snapshot, TableNow};
 
 const OF_TABLE: &[&str] = &["tenant", "table"];
+const OF_REGIONS: &[&str] = &["regions"];
 
 /// One value for each table that has a label, and one for all others.
 fn each(s: &Snapshot, rows: &mut Rows, of: fn(&TableNow) -> u64) {
@@ -17,6 +19,14 @@ fn each(s: &Snapshot, rows: &mut Rows, of: fn(&TableNow) -> u64) {
 fn each_own(s: &Snapshot, rows: &mut Rows, of: fn(&TableNow) -> u64) {
     for table in s.tables.iter().filter(|table| !table.is_other) {
         rows.put(&[&table.tenant, &table.name], of(table) as f64);
+    }
+}
+
+/// One value for each kind of regions.
+fn each_reach(s: &Snapshot, rows: &mut Rows, of: fn(&Reach) -> u64) {
+    rows.put(&["read_only"], of(&s.memory.read_only()) as f64);
+    if let Some(reach) = s.memory.writable() {
+        rows.put(&["writable"], of(&reach) as f64);
     }
 }
 
@@ -54,6 +64,21 @@ pub(super) const METRICS: &[Metric] = &[
                 rows.put(&[usage], bytes as f64);
             }
         },
+    ),
+    gauge(
+        "onesided_memory_reach_bytes",
+        "What entries can take, by the regions that they go into. read_only: entries that the \
+         server writes, and indexes; writable: counters, and entries of tables with update=cas, \
+         once there are such regions. Regions not made yet count for both.",
+        OF_REGIONS,
+        |s, rows| each_reach(s, rows, |reach| reach.len_bytes),
+    ),
+    gauge(
+        "onesided_memory_room_bytes",
+        "Of onesided_memory_reach_bytes, what is free, not made yet, or dead: one kind may be full \
+         while the other is not.",
+        OF_REGIONS,
+        |s, rows| each_reach(s, rows, |reach| reach.room_bytes),
     ),
     gauge(
         "onesided_memory_regions",

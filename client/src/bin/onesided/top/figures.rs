@@ -52,6 +52,10 @@ impl Sample {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) one_sided_gets: f64,
+    /// PUTs and operations on counters.
+    pub(super) one_sided_updates: f64,
+    /// Those of them that had to be done again.
+    pub(super) updates_lost: f64,
     pub(super) rpcs: f64,
     pub(super) reads: f64,
     pub(super) read_bytes: f64,
@@ -130,6 +134,10 @@ fn rates(from: &Sample, to: &Sample) -> Option<Rates> {
     };
     Some(Rates {
         one_sided_gets: per_s("clients_reported_one_sided_gets"),
+        one_sided_updates: per_s("clients_reported_one_sided_puts")
+            + per_s("clients_reported_counter_atomics"),
+        updates_lost: per_s("clients_reported_lost_swaps")
+            + per_s("clients_reported_counter_retries"),
         rpcs: to.rpcs().saturating_sub(from.rpcs()) as f64 / seconds,
         reads: per_s("clients_reported_reads"),
         read_bytes: per_s("clients_reported_read_bytes"),
@@ -165,6 +173,10 @@ pub(super) mod tests {
             ("clients_reported_one_sided_gets", 1000 * second),
             ("clients_reported_one_sided_hits", 900 * second),
             ("clients_reported_reads", 2000 * second),
+            ("clients_reported_one_sided_puts", 300 * second),
+            ("clients_reported_counter_atomics", 150 * second),
+            ("clients_reported_lost_swaps", 20 * second),
+            ("clients_reported_counter_retries", 5 * second),
             ("clients_reported_read_bytes", 512_000 * second),
             ("clients_reported_get_time_up_to_512_ns", 90 * second),
             ("clients_reported_get_time_up_to_1024_ns", 10 * second),
@@ -207,6 +219,7 @@ pub(super) mod tests {
         }
         let rates = figures.rates.expect("rates");
         assert_eq!((rates.one_sided_gets, rates.rpcs, rates.reads), (1000.0, 50.0, 2000.0));
+        assert_eq!((rates.one_sided_updates, rates.updates_lost), (450.0, 25.0));
         assert_eq!((rates.cpu_cores, rates.read_bytes), (0.25, 512_000.0));
         assert!((rates.hit_ratio.expect("GETs") - 900.0 / 1010.0).abs() < 1e-9);
         assert_eq!(rates.get_ns, [Some(512), Some(1024)]);

@@ -19,11 +19,11 @@ pub(super) fn draw(frame: &mut Frame, server: &str, figures: &Figures) {
     let if_from = |least, rows| Constraint::Length(if height < least { 0 } else { rows });
     let rows = [
         Constraint::Length(1),
-        Constraint::Length(6),
-        if_from(21, 4),
-        if_from(17, 6),
-        if height < 11 { Constraint::Length(0) } else { Constraint::Min(3) },
-        if_from(8, 1),
+        Constraint::Length(7),
+        if_from(22, 4),
+        if_from(18, 6),
+        if height < 12 { Constraint::Length(0) } else { Constraint::Min(3) },
+        if_from(9, 1),
     ];
     let [head, now, curves, memory, tables, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(headline(server, figures), head);
@@ -36,7 +36,7 @@ pub(super) fn draw(frame: &mut Frame, server: &str, figures: &Figures) {
     let clients = Paragraph::new(client_lines(figures));
     frame.render_widget(clients.block(Block::bordered().title(" clients ")), right);
     draw_tables(frame, tables, figures);
-    let help = "q quits; averages of 10 s; what clients read one-sidedly they report themselves";
+    let help = "q quits; averages of 10 s; what clients do one-sidedly they report themselves";
     frame.render_widget(Paragraph::new(help).style(Modifier::DIM), foot);
 }
 
@@ -87,9 +87,9 @@ fn time(ns: Option<u64>) -> String {
 
 fn rates(figures: &Figures) -> Vec<Line<'static>> {
     let Some(rates) = figures.rates else { return vec![Line::raw("looking ...")] };
-    let Rates { one_sided_gets, rpcs, reads, read_bytes, cpu_cores, hit_ratio, get_ns, rpc_ns } =
-        rates;
-    let all = one_sided_gets + rpcs;
+    let Rates { one_sided_gets, one_sided_updates, updates_lost, rpcs, .. } = rates;
+    let Rates { reads, read_bytes, cpu_cores, hit_ratio, get_ns, rpc_ns, .. } = rates;
+    let all = one_sided_gets + one_sided_updates + rpcs;
     let share = if all > 0.0 { one_sided_gets / all * 100.0 } else { 0.0 };
     let each = if all > 0.0 { time(Some((cpu_cores * 1e9 / all) as u64)) } else { "-".to_owned() };
     let hits = hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
@@ -117,6 +117,11 @@ fn rates(figures: &Figures) -> Vec<Line<'static>> {
             "READs          {:>8}/s  {}/s   hit ratio {hits}",
             short(reads),
             megabytes(read_bytes as u64)
+        )),
+        Line::raw(format!(
+            "updates        {:>8}/s  one-sided, {}/s of them again",
+            short(one_sided_updates),
+            short(updates_lost)
         )),
         Line::raw(format!("server CPU     {cpu_cores:>8.2} cores, {each} an operation")),
     ]
@@ -218,10 +223,11 @@ mod tests {
         let text = drawn(80, 24, &figures(75));
         for part in [
             "onesided onesided://host:7411, up 1 min 15 s",
-            "one-sided GETs    1.0 k/s  95.2 % of all   p50 512 ns, p99 1.0 us",
+            "one-sided GETs    1.0 k/s  66.7 % of all   p50 512 ns, p99 1.0 us",
             "RPCs                 50/s  in the server p50 2.0 us, p99 long",
             "READs             2.0 k/s  512.0 kB/s   hit ratio 89.1 %",
-            "server CPU         0.25 cores, 238.1 us an operation",
+            "updates             450/s  one-sided, 25/s of them again",
+            "server CPU         0.25 cores, 166.7 us an operation",
             "one-sided GETs/s up to 1.0 k",
             "live entries  157.3 MB  14.6 %",
             "free          805.3 MB  75.0 %",
@@ -257,7 +263,7 @@ mod tests {
         let small = drawn(40, 10, &all);
         assert!(small.contains("one-sided GETs") && small.contains("server CPU"), "{small}");
         assert!(!small.contains("table") && small.contains("q quits"), "{small}");
-        assert!(drawn(40, 11, &all).contains("2 tables"));
+        assert!(drawn(40, 12, &all).contains("2 tables"));
         assert!(drawn(80, 24, &Figures::default()).contains("looking"));
     }
 }
