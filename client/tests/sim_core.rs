@@ -52,7 +52,8 @@ struct Simulated {
 
 impl Simulated {
     fn new(seed: u64, network: sim::Options, credits: u32) -> Self {
-        Self::with(seed, network, credits, Options::default())
+        let options = Options { reconnect: false, ..Options::default() };
+        Self::with(seed, network, credits, options)
     }
 
     fn with(seed: u64, network: sim::Options, credits: u32, options: Options) -> Self {
