@@ -203,6 +203,19 @@ fn they_are_while_all_entries_move_and_regions_go() {
     linearizable(role, "default", FILLERS_MOVING);
 }
 
+/// Every key's is linearizable, and some of the killed were in the middle of a call.
+fn check_histories(directory: &Path) {
+    let by_key = histories(directory);
+    let total: usize = by_key.values().map(Vec::len).sum();
+    let open = by_key.values().flatten().filter(|o| o.answer.is_none()).count();
+    println!("{total} operations, {open} of the killed without an answer");
+    assert!(open > 0, "none was killed in the middle of a call");
+    assert_eq!(by_key.len(), KEYS);
+    for (n, history) in by_key {
+        linearize::check(&history).unwrap_or_else(|failure| panic!("key {n}: {failure}"));
+    }
+}
+
 fn linearizable(role: ServerRole, name: &str, fillers: usize) {
     let seed: u64 = rand::random();
     println!("seed {seed}");
@@ -256,15 +269,8 @@ fn linearizable(role: ServerRole, name: &str, fillers: usize) {
         assert!(grown >= times * index_bytes, "{text}: {index_bytes} to {grown} bytes");
     }
 
-    let by_key = histories(directory.path());
-    let total: usize = by_key.values().map(Vec::len).sum();
-    let open = by_key.values().flatten().filter(|o| o.answer.is_none()).count();
-    println!("{total} operations, {open} of the killed without an answer; index {grown} bytes");
-    assert!(open > 0, "none was killed in the middle of a call");
-    assert_eq!(by_key.len(), KEYS);
-    for (n, history) in by_key {
-        linearize::check(&history).unwrap_or_else(|failure| panic!("key {n}: {failure}"));
-    }
+    check_histories(directory.path());
+    println!("index {grown} bytes");
 
     rest("the sessions of the killed end");
     until("their leases are taken back", || match stat(&client, "leases") {
