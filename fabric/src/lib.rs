@@ -41,7 +41,8 @@ pub use endpoint::{
 };
 pub use loads::Loads;
 pub use mem::{
-    AccessError, Fold, HUGE_PAGE_BYTES, Line, Memory, carryless_fold, high_halves_match,
+    AccessError, Fold, HUGE_PAGE_BYTES, HugePageMaker, Line, Memory, carryless_fold,
+    high_halves_match,
 };
 pub use policy::Rdma;
 pub use process::PeerProcess;

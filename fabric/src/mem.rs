@@ -31,6 +31,7 @@ use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
 
 pub use fold::{Fold, carryless_fold};
+pub use huge::HugePageMaker;
 pub use lines::high_halves_match;
 pub use pages::HUGE_PAGE_BYTES;
 
@@ -555,6 +556,7 @@ impl Drop for Memory {
 
 pub(crate) mod block;
 pub(crate) mod fold;
+mod huge;
 mod lines;
 mod pages;
 #[cfg(test)]

@@ -215,15 +215,12 @@ fn make_engine(
     budget: &Arc<Budget>,
     clock: &Arc<ServerClock>,
 ) -> Result<Arc<Engine>, EngineError> {
-    let make_memory: MakeMemory = if config.fabrics.contains(&FabricName::Shm) {
-        // Nobody maps writable what clients change over another fabric.
-        let updates = config.updates_over() == Some(FabricName::Shm);
-        Box::new(move |name, len_bytes, rights| {
-            Memory::shared(name, len_bytes, if updates { rights } else { Rights::ReadOnly })
-        })
-    } else {
-        Box::new(|_, len_bytes, _| Memory::private(len_bytes))
-    };
+    // Nobody maps writable what clients change over another fabric than shm. Where that is not
+    // offered nobody maps any of it, but the maker of huge pages does.
+    let updates = config.updates_over() == Some(FabricName::Shm);
+    let make_memory: MakeMemory = Box::new(move |name, len_bytes, rights| {
+        Memory::shared(name, len_bytes, if updates { rights } else { Rights::ReadOnly })
+    });
     // The generator that is seeded with it mixes: neighbouring numbers have nothing in common.
     let seed = seed.wrapping_add(number.into());
     let memory_bytes = tenant.memory_bytes.unwrap_or(config.memory_bytes);

@@ -7,8 +7,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::{AccessError, Memory};
 use crate::work::Rights;
 
-/// What [`Memory::make_huge`] puts in one piece: a huge page of x86_64, and of aarch64 with pages
-/// of 4 KiB.
+/// What [`crate::HugePageMaker::make`] puts in one piece: a huge page of x86_64, and of aarch64
+/// with pages of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 impl Memory {
@@ -79,15 +79,8 @@ impl Memory {
         unsafe { rustix::mm::madvise(at.cast(), len_bytes, Advice::LinuxRemove) }
     }
 
-    /// Puts one huge page in the place of the small ones from `offset_bytes`, a multiple of
-    /// [`HUGE_PAGE_BYTES`]: for all who map it at an aligned address, as every `Memory` of that
-    /// length does. What it holds stays, also what others store meanwhile; accesses to it may
-    /// wait for milliseconds. All of it is resident afterwards.
-    ///
-    /// # Errors
-    /// When it is not whole inside, read-only or misaligned; when the kernel has no free huge
-    /// page, knows no `MADV_COLLAPSE` (before 6.1), or has huge pages of another size.
-    pub fn make_huge(&self, offset_bytes: usize) -> std::io::Result<()> {
+    /// Whether a huge page may lie at `offset_bytes`.
+    pub(super) fn check_huge(&self, offset_bytes: usize) -> std::io::Result<()> {
         if !offset_bytes.is_multiple_of(HUGE_PAGE_BYTES) {
             return Err(std::io::Error::other(AccessError::Misaligned(offset_bytes as u64)));
         }
@@ -96,21 +89,11 @@ impl Memory {
         if self.is_discarded() {
             return Err(std::io::Error::other("the memory was given up"));
         }
-        // SAFETY: R3: just checked.
-        let at = unsafe { self.base.add(offset_bytes) }.as_ptr();
-        // The kernel refuses a range without any page.
-        let page = page_bytes();
-        // SAFETY: R1: the range stays mapped and keeps its contents.
-        unsafe { rustix::mm::madvise(at.cast(), page, Advice::LinuxPopulateWrite) }?;
-        // SAFETY: as above.
-        match unsafe { libc::madvise(at.cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
+        Ok(())
     }
 }
 
-fn page_bytes() -> usize {
+pub(super) fn page_bytes() -> usize {
     // SAFETY: asks for a number that every system has.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(page).unwrap_or(4096)

@@ -1,4 +1,5 @@
-//! Huge pages for regions, made by a thread of its own one step ahead of use.
+//! Huge pages for regions, asked for by a thread of its own one step ahead of use, and made by a
+//! process of its own ([`HugePageMaker`]).
 //!
 //! The step that is taken into use and the one after it are asked for, so that resident memory
 //! stays within two steps of what is used, and no PUT waits until the kernel has cleared 2 MiB.
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use onesided_fabric::{HUGE_PAGE_BYTES, Memory};
+use onesided_fabric::{HUGE_PAGE_BYTES, HugePageMaker, Memory};
 use onesided_protocol::limits::REGION_BYTES;
 
 const _: () = assert!(REGION_BYTES / HUGE_PAGE_BYTES <= u64::BITS as usize);
@@ -21,14 +22,16 @@ enum Wish {
     Tell(Sender<()>),
 }
 
-/// Whether regions get huge pages, and who makes them.
+/// Whether regions get huge pages, and who asks for them.
 pub(super) struct HugePages {
-    maker: Option<(Sender<Wish>, JoinHandle<()>)>,
-    counts: Arc<Counts>,
+    asker: Option<(Sender<Wish>, JoinHandle<()>)>,
+    work: Arc<Work>,
 }
 
+/// What those do who make one.
 #[derive(Default)]
-struct Counts {
+struct Work {
+    maker: Option<Arc<HugePageMaker>>,
     ending: AtomicBool,
     made: AtomicU64,
     refused: AtomicU64,
@@ -37,18 +40,25 @@ struct Counts {
 impl HugePages {
     /// None are made.
     pub(super) fn off() -> Self {
-        Self { maker: None, counts: Arc::default() }
+        Self { asker: None, work: Arc::default() }
     }
 
     /// They are made where the kernel lets this process.
     pub(super) fn start() -> std::io::Result<Self> {
-        let counts = Arc::<Counts>::default();
+        let maker = match HugePageMaker::shared() {
+            Ok(maker) => maker,
+            Err(error) => {
+                tracing::warn!(%error, "no process that makes huge pages: there are none");
+                return Ok(Self::off());
+            }
+        };
+        let work = Arc::new(Work { maker: Some(maker), ..Work::default() });
         let (sender, wishes) = channel();
-        let for_maker = Arc::clone(&counts);
-        let maker = std::thread::Builder::new()
+        let for_asker = Arc::clone(&work);
+        let asker = std::thread::Builder::new()
             .name("huge-pages".to_owned())
-            .spawn(move || make(&wishes, &for_maker))?;
-        Ok(Self { maker: Some((sender, maker)), counts })
+            .spawn(move || for_asker.grant(&wishes))?;
+        Ok(Self { asker: Some((sender, asker)), work })
     }
 
     /// `len_bytes` of `memory` from `offset_bytes` are about to be used. `asked` has a bit for each
@@ -60,39 +70,39 @@ impl HugePages {
         offset_bytes: usize,
         len_bytes: usize,
     ) {
-        let Some((maker, _)) = &self.maker else { return };
+        let Some((asker, _)) = &self.asker else { return };
         let steps = memory.len_bytes() / HUGE_PAGE_BYTES;
         let next = (offset_bytes + len_bytes - 1) / HUGE_PAGE_BYTES + 1;
         for step in offset_bytes / HUGE_PAGE_BYTES..steps.min(next + 1) {
             if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
-                // The maker ends only after this end does.
+                // The thread ends only after this end does.
                 let wish = Wish::Make(Arc::clone(memory), step * HUGE_PAGE_BYTES);
-                let _always_sent = maker.send(wish);
+                let _always_sent = asker.send(wish);
             }
         }
     }
 
     /// Memory is gone for which so many steps were asked for.
     pub(super) fn gone(&self, steps: u32) {
-        if self.maker.is_some() {
+        if self.asker.is_some() {
             // Those that were refused are not told apart: then there are none, as a rule.
             let fewer = |made: u64| Some(made.saturating_sub(steps.into()));
-            let _made = self.counts.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+            let _made = self.work.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
     }
 
     /// All of `memory` is about to be used, and pages that a device has pinned stay as they are:
     /// what nobody has asked for yet is made here, and what was is waited for.
     pub(super) fn use_now(&self, memory: &Memory, asked: &AtomicU64) {
-        let Some((maker, _)) = &self.maker else { return };
+        let Some((asker, _)) = &self.asker else { return };
         for step in 0..memory.len_bytes() / HUGE_PAGE_BYTES {
             if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
-                make_one(memory, step * HUGE_PAGE_BYTES, &self.counts);
+                self.work.make_one(memory, step * HUGE_PAGE_BYTES);
             }
         }
         let (done, is_done) = channel();
-        // Wishes are granted in order. When the maker ends, nothing is left to wait for.
-        if maker.send(Wish::Tell(done)).is_ok() {
+        // Wishes are granted in order. When the thread ends, nothing is left to wait for.
+        if asker.send(Wish::Tell(done)).is_ok() {
             let _told_or_ended = is_done.recv();
         }
     }
@@ -100,47 +110,50 @@ impl HugePages {
     /// Bytes in huge pages, and bytes for which the kernel refused them.
     pub(super) fn bytes(&self) -> (u64, u64) {
         let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed) * HUGE_PAGE_BYTES as u64;
-        (bytes(&self.counts.made), bytes(&self.counts.refused))
+        (bytes(&self.work.made), bytes(&self.work.refused))
     }
 }
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        self.counts.ending.store(true, Ordering::Relaxed);
-        if let Some((sender, maker)) = self.maker.take() {
+        self.work.ending.store(true, Ordering::Relaxed);
+        if let Some((sender, asker)) = self.asker.take() {
             drop(sender);
-            if maker.join().is_err() {
-                tracing::error!("the thread that makes huge pages has panicked");
+            if asker.join().is_err() {
+                tracing::error!("the thread that asks for huge pages has panicked");
             }
         }
     }
 }
 
-fn make(wishes: &Receiver<Wish>, counts: &Counts) {
-    for wish in wishes {
-        if counts.ending.load(Ordering::Relaxed) {
-            break;
-        }
-        match wish {
-            Wish::Make(memory, offset_bytes) => make_one(&memory, offset_bytes, counts),
-            // Fails when nobody waits any more.
-            Wish::Tell(done) => _ = done.send(()),
+impl Work {
+    fn grant(&self, wishes: &Receiver<Wish>) {
+        for wish in wishes {
+            if self.ending.load(Ordering::Relaxed) {
+                break;
+            }
+            match wish {
+                Wish::Make(memory, offset_bytes) => self.make_one(&memory, offset_bytes),
+                // Fails when nobody waits any more.
+                Wish::Tell(done) => _ = done.send(()),
+            }
         }
     }
-}
 
-fn make_one(memory: &Memory, offset_bytes: usize, counts: &Counts) {
-    match memory.make_huge(offset_bytes) {
-        Ok(()) => _ = counts.made.fetch_add(1, Ordering::Relaxed),
-        // Retired meanwhile.
-        Err(_) if memory.is_discarded() => {}
-        Err(error) => {
-            if counts.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::info!(
-                    %error,
-                    "the kernel refuses huge pages: reads go through small ones, some slower; \
-                     memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
-                );
+    fn make_one(&self, memory: &Memory, offset_bytes: usize) {
+        let Some(maker) = &self.maker else { return };
+        match maker.make(memory, offset_bytes) {
+            Ok(()) => _ = self.made.fetch_add(1, Ordering::Relaxed),
+            // Retired meanwhile.
+            Err(_) if memory.is_discarded() => {}
+            Err(error) => {
+                if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::info!(
+                        %error,
+                        "the kernel refuses huge pages: reads go through small ones, some slower; \
+                         memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
+                    );
+                }
             }
         }
     }

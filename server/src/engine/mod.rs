@@ -99,7 +99,7 @@ pub struct EngineConfig {
     pub seed: u64,
     /// Per cent of its slots that an index segment fills before it splits, 1 to 100.
     pub split_load_percent: u8,
-    /// Whether to try for huge pages, by a thread of the engine's own.
+    /// Whether to try for huge pages of shared memory, by a thread of the engine's own.
     pub huge_pages: bool,
     /// When entries are moved together, so that segments become free.
     pub cleaning: Cleaning,
