@@ -19,6 +19,7 @@ use super::frames::{Assembly, Note};
 use super::poll::Sink;
 use super::queue::Core;
 use super::regions::Regions;
+use super::rights::Granted;
 use crate::buffer::Buffer;
 use crate::endpoint::{Admission, AttachError, Caps, Endpoint, FabricKind, LENT_MAX, Polled};
 use crate::mem::{AccessError, Memory};
@@ -70,8 +71,8 @@ pub(crate) struct Link {
 pub(super) struct Tx {
     pub(super) queue: SendQueue,
     pub(super) regions: Regions,
-    /// What the peer may do by this queue pair; `None`: what the connection manager lets it.
-    pub(super) rights: Option<PeerRights>,
+    /// What the peer may do by this queue pair.
+    pub(super) granted: Granted,
     /// When what is in flight must have been flushed.
     pub(super) flush_by: Option<Instant>,
     /// The oldest request when somebody last looked, and since when it is that one.
@@ -91,7 +92,8 @@ impl Link {
         let announced = AtomicBool::new(matches!(side, Side::Client));
         let queue = SendQueue::new(qp, tag, core.limits.send_depth / 4);
         let regions = Regions::default();
-        let tx = Tx { queue, regions, rights: None, flush_by: None, progress: (0, None) };
+        let granted = Granted::new();
+        let tx = Tx { queue, regions, granted, flush_by: None, progress: (0, None) };
         Self {
             core,
             tag,
@@ -113,36 +115,30 @@ impl Link {
     }
 
     /// The connection manager says that both sides are ready. It has let the peer do everything:
-    /// from now on a client may read what a server registered for that, and a server nothing.
+    /// from now on a client may read what a server registered for that, and a server nothing, and
+    /// each what it was told of meanwhile.
     pub(crate) fn established(self: &Arc<Self>) {
         let rights = match self.side {
             Side::Server(_) => Access::RemoteRead.of_peer(),
             Side::Client => PeerRights::NONE,
         };
-        let mut tx = self.tx.lock();
+        let tx = &mut *self.tx.lock();
         let Some(qp) = tx.queue.qp() else { return };
-        match qp.set_up(self.core.limits.rnr_timer, rights) {
-            Ok(()) => tx.rights = Some(rights),
-            Err(error) => tracing::warn!(
+        let set = |rights| qp.set_up(self.core.limits.rnr_timer, rights);
+        if let Err(error) = tx.granted.limit(rights, set) {
+            tracing::warn!(
                 %error,
                 "the retry timer for want of receive buffers and the peer's rights keep their \
                  defaults: registered memory is protected by its own rights all the same"
-            ),
+            );
         }
     }
 
     /// Lets the peer do something more, before it is told of memory for that.
     pub(super) fn allow(&self, access: Access) -> Result<(), VerbsError> {
-        let mut tx = self.tx.lock();
-        let Some(had) = tx.rights else { return Ok(()) };
-        let rights = had.and(access.of_peer());
-        if rights != had
-            && let Some(qp) = tx.queue.qp()
-        {
-            qp.allow(rights)?;
-            tx.rights = Some(rights);
-        }
-        Ok(())
+        let tx = &mut *self.tx.lock();
+        let Some(qp) = tx.queue.qp() else { return Ok(()) };
+        tx.granted.allow(access.of_peer(), |rights| qp.allow(rights))
     }
 
     /// Tells the user of a new endpoint: `Connected`, once.

@@ -20,6 +20,7 @@ use super::ffi::cm::{Channel, Event, Happened, Id, Params};
 use super::ffi::device::Device;
 use super::ffi::error::VerbsError;
 use super::ffi::events::{Affair, DeviceEvent};
+use super::ffi::farewell;
 use super::ffi::pd::Pd;
 use super::figures::{Counts, count};
 use super::hello::{Hello, Reason, Rejection};
@@ -407,6 +408,8 @@ impl Acceptor {
     }
 
     fn request(&mut self, id: Id, reads_in: u8, reads_out: u8, private: &[u8]) {
+        // Where a request came from there may be a way again.
+        farewell::release_some();
         let from = id.peer_addr();
         let id = Arc::new(id);
         match self.admit(&id, reads_in, reads_out, private) {

@@ -16,7 +16,7 @@
 //! | `flow` | how many messages of peers may be unanswered, while receive buffers run low |
 //! | `polled` | data path: one READ by a thread that waits for it |
 //! | `frames` | messages in pieces of a receive buffer, and the fabric's own notes |
-//! | `attach`, `regions` | who may reach which memory: asked and answered over the queue pair |
+//! | `attach`, `regions`, `rights` | who may reach which memory: asked over the queue pair |
 //! | `loopback` | atomics on this side's own memory, by the device |
 //! | `worker` | what may block: registering memory, destroying queue pairs |
 //! | `doctor` | what this host has and lacks |
@@ -41,6 +41,7 @@ mod polled;
 mod post;
 mod queue;
 mod regions;
+mod rights;
 mod setup;
 mod survey;
 mod table;

@@ -209,9 +209,13 @@ impl Link {
 
     fn deliver(&self, entry: Entry, fate: Fate, sink: &mut Sink<'_>, seen: &mut Seen) {
         let Entry { id, signaled, kind, buffer } = entry;
-        if let Fate::Failed(status) = fate {
-            seen.failure = Some(status);
-        }
+        // What is flushed before this side ends the queue pair was ended by the device.
+        let failure = match fate {
+            Fate::Failed(status) => Some(status),
+            Fate::Flushed => Some(sys::IBV_WC_WR_FLUSH_ERR),
+            Fate::Done | Fate::Refused(_) => None,
+        };
+        seen.failure = seen.failure.or(failure);
         match kind {
             Kind::Marker => {
                 seen.marker = true;

@@ -176,8 +176,13 @@ impl Queue {
     /// The path MTU of each endpoint.
     #[cfg(test)]
     pub(crate) fn path_mtus(&self) -> Vec<u32> {
-        let links: Vec<_> = self.0.table.read().links().cloned().collect();
-        links.iter().filter_map(|link| link.path_mtu_bytes()).collect()
+        self.links().iter().filter_map(|link| link.path_mtu_bytes()).collect()
+    }
+
+    /// Its endpoints.
+    #[cfg(test)]
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.0.table.read().links().cloned().collect()
     }
 
     /// Ends all endpoints; their ends are delivered.

@@ -283,7 +283,7 @@ impl Watcher {
     fn tell(&self, device: &Arc<Device>, event: &DeviceEvent) {
         log(device.name(), event);
         if matches!(event.what, Affair::PortUp(_) | Affair::PortChanged(_)) {
-            farewell::release();
+            farewell::release_all();
         }
         let concerned: Vec<Arc<dyn Concerned>> = {
             let devices = self.devices.lock();

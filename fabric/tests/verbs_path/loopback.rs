@@ -12,7 +12,7 @@ use onesided_fabric::{
     WorkRequest,
 };
 
-use super::rig::{Server, TIMEOUT, has_device, take};
+use super::rig::{Server, TIMEOUT, attach, has_device, take};
 
 /// A peer adds 1 to the first word of region 2, and waits for it.
 fn peer_adds(peer: &Connected) {
@@ -39,7 +39,7 @@ fn add_together(server: &Server, atomics: &dyn Atomics, peers: u64, each: u64) -
         for n in 0..peers {
             scope.spawn(move || {
                 let peer = server.connect(n, Limits::default());
-                peer.endpoint.attach(RegionId(2), &[]).expect("attached");
+                attach(&peer, 2);
                 (0..each).for_each(|_| peer_adds(&peer));
             });
         }
@@ -93,7 +93,7 @@ fn going_around_the_device_loses_additions() {
     }
     let memory = word_of(&server);
     let peer = server.connect(1, Limits::default());
-    peer.endpoint.attach(RegionId(2), &[]).expect("attached");
+    attach(&peer, 2);
     let (is_over, mut by_device) = (AtomicBool::new(false), 0);
     let by_processor = std::thread::scope(|scope| {
         let adding = scope.spawn(|| {

@@ -19,7 +19,7 @@ use onesided_fabric::{
     AccessError, BufferPool, Opcode, Outcome, RegionId, Wait, WorkError, WorkRequest,
 };
 
-use rig::{Server, has_device, messages, read, reads_well, take, talks};
+use rig::{Server, attach, has_device, messages, read, reads_well, take, talks};
 
 /// Many clients, few receive buffers, and a server that dozes: nobody hears of it. Clients may have
 /// fewer requests outstanding while buffers run low, and as many as before soon after.
@@ -113,7 +113,7 @@ fn a_dead_rkey_gives_no_bytes_and_harms_nobody_else() {
     let peers = [1, 2].map(|context| server.connect(context, Limits::default()));
     for peer in &peers {
         for region in [1, 2] {
-            peer.endpoint.attach(RegionId(region), &[]).expect("offered");
+            attach(peer, region);
         }
         reads_well(peer, &pool, 5);
     }

@@ -8,7 +8,7 @@ use onesided_fabric::{
     Buffer, BufferPool, Opcode, Outcome, Polled, RegionId, RemoteAddr, WorkRequest,
 };
 
-use crate::rig::{REGION_BYTES, Server, has_device, read, reads_well, take, talks};
+use crate::rig::{REGION_BYTES, Server, attach, has_device, read, reads_well, take, talks};
 
 const SPIN: Duration = Duration::from_millis(500);
 
@@ -32,7 +32,7 @@ fn a_polled_read_brings_its_bytes_and_leaves_nothing_behind() {
     }
     let server = Server::start(Limits::default());
     let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
-    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    attach(&peer, 1);
     for id in 1..2_000 {
         let offset_bytes = id * 72 % (REGION_BYTES as u64 - 8192);
         let len_bytes = if id % 50 == 0 { 8192 } else { 192 };
@@ -54,7 +54,7 @@ fn a_polled_read_that_meets_others_is_completed_through_the_queue() {
     }
     let server = Server::start(Limits::default());
     let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
-    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    attach(&peer, 1);
     let mut through_the_queue = 0;
     for round in 0..200 {
         let send = Opcode::Send { message: pool.copy_of(&[7; 100]) };
@@ -96,7 +96,7 @@ fn a_polled_read_outside_a_region_is_not_posted() {
     }
     let server = Server::start(Limits::default());
     let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
-    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    attach(&peer, 1);
     for (region, offset_bytes) in [(1, REGION_BYTES as u64 - 8), (2, 0), (9, 0)] {
         let at = RemoteAddr { region: RegionId(region), offset_bytes };
         let mut into = pool.get(64);

@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use onesided_fabric::verbs::Limits;
-use onesided_fabric::{BufferPool, Opcode, Outcome, RegionId, WorkError, WorkRequest};
+use onesided_fabric::{BufferPool, Opcode, Outcome, WorkError, WorkRequest};
 
-use crate::rig::{Server, TIMEOUT, has_device, join, messages, read, talks};
+use crate::rig::{Server, TIMEOUT, attach, has_device, join, messages, read, talks};
 
 /// This program again, doing `what` with the listener of `blob`; it says a line when it is ready.
 fn spawn(what: &str, blob: &[u8]) -> (Child, BufReader<std::process::ChildStdout>) {
@@ -91,7 +91,7 @@ fn a_server_killed_in_mid_read_ends_every_request() {
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex");
         let blob: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
         let peer = join(&blob, 1, Limits::default());
-        peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+        attach(&peer, 1);
         let pool = BufferPool::new();
         let (mut posted, mut seen) = (0, 0);
         let (mut chain, mut all) = (VecDeque::new(), Vec::new());
@@ -181,7 +181,7 @@ fn a_host_that_loses_its_power_is_noticed() {
     // The device is to notice, not the deadline of requests.
     let limits = Limits { work_timeout_ms: 35_000, ..Limits::default() };
     let peer = join(&std::fs::read(&blob_at).expect("read"), 1, limits);
-    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    attach(&peer, 1);
     let pool = BufferPool::new();
     let mut chain = VecDeque::new();
     let (mut all, mut posted, mut seen) = (Vec::new(), 0, 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onesided_fabric::verbs::Limits;
 use onesided_fabric::{BufferPool, Memory, RegionId, Rights};
 
-use crate::rig::{REGION_BYTES, Server, has_device, reads_well};
+use crate::rig::{REGION_BYTES, Server, attach, has_device, reads_well};
 
 #[test]
 fn regions_are_registered_ahead_once_and_not_when_they_were_given_up() {
@@ -24,7 +24,7 @@ fn regions_are_registered_ahead_once_and_not_when_they_were_given_up() {
     }
     assert_eq!(made(), before + 1);
     let peer = server.connect(1, Limits::default());
-    peer.endpoint.attach(RegionId(1), &[]).expect("offered");
+    attach(&peer, 1);
     reads_well(&peer, &BufferPool::new(), 7);
 
     let given_up = Memory::private(REGION_BYTES).expect("memory");
@@ -56,7 +56,7 @@ fn a_region_that_is_too_long_for_the_device_is_refused_and_counted() {
     }
     // Neither harms the connection.
     for region in [1, 2] {
-        peer.endpoint.attach(RegionId(region), &[]).expect("as long as the device takes");
+        attach(&peer, region);
     }
     reads_well(&peer, &BufferPool::new(), 7);
     assert_eq!(server.figure("regions_refused"), 2);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::verbs::{ConnectOptions, Connected, Limits, Listener, Options, connect};
 use onesided_fabric::{
-    Admission, BufferPool, Completion, CompletionQueue, Endpoint, Memory, Opcode, Outcome,
-    PostError, Refused, RegionId, RemoteAddr, Rights, WorkRequest,
+    Admission, AttachError, BufferPool, Completion, CompletionQueue, Endpoint, Memory, Opcode,
+    Outcome, PostError, Refused, RegionId, RemoteAddr, Rights, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -105,6 +105,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("ends that the server saw: {:?}", self.seen.ends.lock());
+            eprintln!("the listener's figures: {:?}", self.listener.figures());
+        }
         self.seen.stop.store(true, Ordering::Release);
         self.cq.wake();
         if let Some(thread) = self.thread.take() {
@@ -161,21 +165,49 @@ pub(crate) fn serve(queue: &dyn CompletionQueue, seen: &Seen) {
     }
 }
 
-/// Takes completions until there are `count`, or the connection has ended.
+/// Takes completions until there are `count`, or the connection has ended: behind one that failed
+/// its end comes, which says why.
 #[track_caller]
 pub(crate) fn take(peer: &Connected, count: usize) -> Vec<Completion> {
-    let mut out = Vec::new();
+    let mut out: Vec<Completion> = Vec::new();
     let deadline = Instant::now() + TIMEOUT;
-    while out.len() < count {
+    let failed = |completion: &Completion| matches!(completion.outcome, Outcome::Failed(..));
+    while out.len() < count || out.iter().any(failed) {
         assert!(Instant::now() < deadline, "{} of {count}: {out:?}", out.len());
         if peer.cq.poll(&mut out, count) == 0 {
             peer.cq.wait(Duration::from_millis(100));
         }
-        if out.iter().any(|c| matches!(c.outcome, Outcome::Disconnected(_))) {
+        if let Some(reason) = end_among(&out) {
+            eprintln!("a connection over {} has ended: {reason}", peer.via);
             break;
         }
     }
     out
+}
+
+/// Why the connection has ended, if that is among them.
+pub(crate) fn end_among(completions: &[Completion]) -> Option<&str> {
+    completions.iter().find_map(|completion| match &completion.outcome {
+        Outcome::Disconnected(reason) => Some(&**reason),
+        _ => None,
+    })
+}
+
+/// Fails for a connection that has ended by itself, and says why it has.
+#[track_caller]
+pub(crate) fn ended(peer: &Connected, what: &dyn std::fmt::Display) -> ! {
+    let all = take(peer, usize::MAX);
+    panic!("{what}: {:?}", end_among(&all));
+}
+
+/// The peer may address a region that the server offers.
+#[track_caller]
+pub(crate) fn attach(peer: &Connected, region: u32) {
+    match peer.endpoint.attach(RegionId(region), &[]) {
+        Ok(()) => {}
+        Err(AttachError::Closed) => ended(peer, &format!("closed before region {region}")),
+        Err(error) => panic!("region {region}: {error}"),
+    }
 }
 
 pub(crate) fn read(
@@ -216,12 +248,12 @@ pub(crate) fn talks(peer: &Connected, messages: &[Vec<u8>], window: usize) {
             chain.push_back(WorkRequest { id: 0, signaled: false, op });
             match peer.endpoint.post(&mut chain) {
                 Ok(()) | Err(PostError::Full) => sent += 1,
-                Err(error) => panic!("{error}"),
+                Err(error) => ended(peer, &error),
             }
         }
         match peer.endpoint.post(&mut chain) {
             Ok(()) | Err(PostError::Full) => {}
-            Err(error) => panic!("{error} after {back} of {}", messages.len()),
+            Err(error) => ended(peer, &format!("{error} after {back} of {}", messages.len())),
         }
         if peer.cq.poll(&mut out, 16) == 0 {
             peer.cq.wait(Duration::from_millis(20));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use onesided_fabric::verbs::{Connected, Limits};
 use onesided_fabric::{BufferPool, Opcode, Outcome, RegionId, RemoteAddr, WorkRequest};
 
-use crate::rig::{REGION_BYTES, Server, has_device, messages, read, take, talks};
+use crate::rig::{REGION_BYTES, Server, attach, has_device, messages, read, take, talks};
 
 /// One client of the soak: its own page of region 2, and the counter at its start.
 struct Soaker<'s> {
@@ -32,7 +32,7 @@ impl<'s> Soaker<'s> {
     fn join(server: &Server, place: u64) -> Connected {
         let peer = server.connect(place, Limits { send_depth: 64, ..Limits::default() });
         for region in [1, 2] {
-            peer.endpoint.attach(RegionId(region), &[]).expect("offered");
+            attach(&peer, region);
         }
         peer
     }
@@ -96,6 +96,11 @@ impl<'s> Soaker<'s> {
     }
 }
 
+/// A number that the environment gives.
+fn given(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect(name))
+}
+
 /// Many clients do everything at once, come and go; every byte is checked.
 #[test]
 fn a_soak_of_everything() {
@@ -105,12 +110,11 @@ fn a_soak_of_everything() {
     const CLIENTS: u64 = 24;
     let server = Server::start(Limits { receive_depth: 32, ..Limits::default() });
     let memory = Arc::clone(&server.gate.regions.lock()[&2].0);
-    let seed = match std::env::var("SEED") {
-        Ok(seed) => seed.parse().expect("a number"),
-        Err(_) => std::time::UNIX_EPOCH.elapsed().map_or(1, |now| u64::from(now.subsec_nanos())),
-    };
+    let seed = given("SEED").unwrap_or_else(|| {
+        std::time::UNIX_EPOCH.elapsed().map_or(1, |now| u64::from(now.subsec_nanos()))
+    });
     eprintln!("SEED={seed}");
-    let until = Instant::now() + Duration::from_secs(15);
+    let until = Instant::now() + Duration::from_secs(given("SOAK_S").unwrap_or(15));
     let added: u64 = std::thread::scope(|scope| {
         let server = &server;
         let soak = |place| {

@@ -261,7 +261,7 @@ impl Id {
     /// # Errors
     /// When the kernel has no more.
     pub(crate) fn new(channel: &Arc<Channel>) -> Result<Self, VerbsError> {
-        farewell::release();
+        farewell::release_some();
         let token = next_token();
         let context = std::ptr::without_provenance_mut(token as usize);
         let mut raw = std::ptr::null_mut();

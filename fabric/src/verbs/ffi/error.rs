@@ -130,8 +130,14 @@ pub(crate) fn status_cause(status: u32) -> &'static str {
         s::IBV_WC_LOC_LEN_ERR => "a message is longer than the receive buffer posted for it",
         s::IBV_WC_LOC_QP_OP_ERR => "the queue pair cannot do this operation",
         s::IBV_WC_LOC_PROT_ERR => "the local buffer is not registered for it",
-        s::IBV_WC_WR_FLUSH_ERR => "the connection had ended before",
-        s::IBV_WC_REM_INV_REQ_ERR => "the peer cannot take such a request",
+        s::IBV_WC_WR_FLUSH_ERR => {
+            "the device has put the queue pair into error by itself: the peer did what it must \
+             not, or the device has a fault"
+        }
+        s::IBV_WC_REM_INV_REQ_ERR => {
+            "the peer's device takes no such request: it is too long, or this side does not have \
+             the right"
+        }
         s::IBV_WC_REM_ACCESS_ERR => {
             "the peer's memory may not be accessed there: rkey or address are not valid (any \
              more), or the right is missing"

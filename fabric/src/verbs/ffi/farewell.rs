@@ -3,9 +3,10 @@
 //! soft-RoCE (Linux 6.1) does not survive such a message when there is no route for it: the queue
 //! pair that it shares with all connections of the device receives nothing any more, for good, so
 //! that nobody can connect. A port that is down has no routes, and then connections end. What is
-//! kept back are the connection manager's ids, at most as many as there were connections; queue
-//! pairs and memory are given back at once.
+//! kept back are the connection manager's ids; queue pairs and memory are given back at once. They
+//! are bounded ([`HELD_MAX`]): beyond that the oldest is destroyed, whatever comes of it.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,7 +22,50 @@ use super::sys;
 /// Any port will do: nothing is sent to it.
 const ANY_PORT: u16 = 4791;
 
-static HELD: Mutex<Vec<Leaving>> = Mutex::new(Vec::new());
+/// Ids that wait, at most: of all connections of this process. The kernel has about 2 KiB of each.
+const HELD_MAX: usize = 16_384;
+/// Of those that wait, so many are looked at when there is a new connection: it takes a system call
+/// or two for each.
+const LOOKS: usize = 64;
+
+static HELD: Mutex<Held<Leaving>> = Mutex::new(Held::new());
+
+/// What waits, the oldest first.
+struct Held<T> {
+    waiting: VecDeque<T>,
+    /// How many did not wait to the end.
+    given_up: u64,
+}
+
+impl<T> Held<T> {
+    const fn new() -> Self {
+        Self { waiting: VecDeque::new(), given_up: 0 }
+    }
+
+    /// Adds one; the oldest, if that is one too many.
+    fn push(&mut self, one: T) -> Option<T> {
+        self.waiting.push_back(one);
+        if self.waiting.len() <= HELD_MAX {
+            return None;
+        }
+        self.given_up += 1;
+        self.waiting.pop_front()
+    }
+
+    /// Looks at `looks` of them, each at most once, and takes out those that `may` leave. The next
+    /// call goes on with others.
+    fn take(&mut self, looks: usize, may: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        for _ in 0..looks.min(self.waiting.len()) {
+            let Some(one) = self.waiting.pop_front() else { break };
+            match may(&one) {
+                true => taken.push(one),
+                false => self.waiting.push_back(one),
+            }
+        }
+        taken
+    }
+}
 
 /// An id that nobody uses any more. Dropping it destroys it.
 pub(super) struct Leaving {
@@ -46,7 +90,18 @@ impl Leaving {
             return;
         }
         tracing::debug!("the end of an RDMA connection is told when its port is up again");
-        HELD.lock().push(self);
+        let mut held = HELD.lock();
+        let oldest = held.push(self);
+        let given_up = held.given_up;
+        drop(held);
+        if oldest.is_some() && given_up.is_power_of_two() {
+            tracing::warn!(
+                given_up,
+                "more than {HELD_MAX} RDMA connections have ended without a way to their peers: \
+                 the oldest are not kept any longer. Cards do not mind; a soft-RoCE device may \
+                 hear of no connection any more until it is deleted and added again"
+            );
+        }
     }
 }
 
@@ -63,18 +118,19 @@ impl Drop for Leaving {
     }
 }
 
-/// Lets go of those whose peers can be told by now.
-pub(crate) fn release() {
-    let mut held = HELD.lock();
-    if held.is_empty() {
-        return;
-    }
+/// Lets go of those whose peers can be told by now, of the next few that wait.
+pub(crate) fn release_some() {
+    release(LOOKS);
+}
+
+/// Lets go of all whose peers can be told by now.
+pub(crate) fn release_all() {
+    release(usize::MAX);
+}
+
+fn release(looks: usize) {
     // SAFETY: each is valid until it is dropped.
-    let (now, later) =
-        std::mem::take(&mut *held).into_iter().partition(|id| unsafe { can_tell(id.raw) });
-    *held = later;
-    drop(held);
-    let now: Vec<Leaving> = now;
+    let now = HELD.lock().take(looks, |id| unsafe { can_tell(id.raw) });
     if !now.is_empty() {
         tracing::debug!("{} ends of RDMA connections are told", now.len());
     }
@@ -136,6 +192,30 @@ mod tests {
         assert!(has_route(addr("127.0.0.1:9"), addr("127.0.0.1:9")));
         // This host has no such address, as after its interface went down.
         assert!(!has_route(addr("192.0.2.1:9"), addr("127.0.0.1:9")));
-        release();
+        release_all();
+    }
+
+    #[test]
+    fn the_oldest_goes_when_one_too_many_waits() {
+        let mut held = Held::new();
+        assert!((0..HELD_MAX).all(|n| held.push(n).is_none()));
+        assert_eq!((held.push(HELD_MAX), held.given_up), (Some(0), 1));
+        assert_eq!((held.push(HELD_MAX + 1), held.given_up), (Some(1), 2));
+        assert_eq!(held.waiting.len(), HELD_MAX);
+        assert_eq!(held.take(1, |_| true), [2]);
+        assert_eq!((held.push(HELD_MAX + 2), held.given_up), (None, 2));
+    }
+
+    #[test]
+    fn each_is_looked_at_in_turn() {
+        let mut held = Held::new();
+        (0..5).for_each(|n| _ = held.push(n));
+        assert_eq!(held.take(2, |n| *n == 1), [1]);
+        assert_eq!(held.take(2, |_| false), []);
+        // 4 and, again, 0.
+        assert_eq!(held.take(2, |_| true), [4, 0]);
+        assert_eq!(held.take(usize::MAX, |_| false), []);
+        assert_eq!(held.take(usize::MAX, |_| true), [2, 3]);
+        assert_eq!(held.take(usize::MAX, |_| true), []);
     }
 }

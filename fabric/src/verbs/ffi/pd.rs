@@ -98,7 +98,7 @@ pub(crate) enum Access {
 }
 
 impl Access {
-    fn flags(self) -> u32 {
+    const fn flags(self) -> u32 {
         // Never IBV_ACCESS_RELAXED_ORDERING: whoever sees a state word must see what it covers.
         let local = sys::IBV_ACCESS_LOCAL_WRITE;
         match self {
@@ -111,7 +111,7 @@ impl Access {
     }
 
     /// What a queue pair must allow its peer for that.
-    pub(crate) fn of_peer(self) -> PeerRights {
+    pub(crate) const fn of_peer(self) -> PeerRights {
         PeerRights(self.flags() & !sys::IBV_ACCESS_LOCAL_WRITE)
     }
 }

@@ -17,7 +17,7 @@ use crate::verbs::frames::{Note, READ_WRITE};
 use crate::verbs::regions::{Use, describe};
 use crate::verbs::setup::client_pd;
 use crate::verbs::{ConnectOptions, Connected, connect};
-use crate::work::{Opcode, Outcome, RegionId, RemoteAddr, Rights, WorkRequest};
+use crate::work::{Opcode, Outcome, RegionId, RemoteAddr, Rights, WorkError, WorkRequest};
 
 const REGION_BYTES: usize = 64 << 10;
 const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
@@ -115,7 +115,20 @@ impl Host {
         let raw = Raw::request(address, &self.listener.hello.request(&ticket(number)));
         assert!(matches!(raw.answer().happened, Happened::Established), "it is let in");
         raw.link.established();
+        // Until it is limited, only what is registered stands in its way.
+        let begin = Instant::now();
+        while !self.links(number).iter().all(|link| link.tx.lock().granted.is_limited()) {
+            assert!(begin.elapsed() < TIMEOUT, "peer {number} may do anything");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         raw
+    }
+
+    /// The server's ends of the connections of peer `number`.
+    fn links(&self, number: u8) -> Vec<Arc<Link>> {
+        let queues = self.listener.watching.queues.iter().filter_map(Weak::upgrade);
+        let links = queues.flat_map(|queue| queue.links());
+        links.filter(|link| link.context == u64::from(number)).collect()
     }
 
     /// Where a region is, as the server tells peer `number` when it asks.
@@ -353,4 +366,50 @@ fn a_queue_pair_allows_no_more_than_its_session_was_granted() {
     granted.link.tx.lock().regions.put(&place).expect("so it is");
     assert!(matches!(outcome(&granted, write()), Outcome::Written(_)), "a granted WRITE");
     assert!(!host.is_untouched());
+}
+
+/// A peer may ask, be answered and write before the thread that accepted it comes to limit it.
+#[test]
+fn who_limits_a_peer_late_takes_nothing_back() {
+    if !has_device() {
+        return;
+    }
+    let host = Host::start();
+    let granted = host.intruder(5);
+    granted.link.attach(RegionId(WRITABLE)).expect("offered");
+    host.links(5).iter().for_each(|link| link.established());
+    let region = RegionId(WRITABLE);
+    let remote = RemoteAddr { region, offset_bytes: 0 };
+    let write = Opcode::Write { remote, from: blank(64) };
+    let written = outcome(&granted, write);
+    assert!(matches!(written, Outcome::Written(_)), "{written:?}");
+    assert!(!host.is_untouched());
+    assert_eq!(*host.ends.lock(), []);
+}
+
+/// A device that has put a queue pair into error tells nobody why; what is posted is flushed.
+#[test]
+fn a_queue_pair_that_its_device_has_ended_is_given_up() {
+    if !has_device() {
+        return;
+    }
+    let host = Host::start();
+    let raw = host.intruder(6);
+    raw.link.attach(RegionId(READABLE)).expect("offered");
+    raw.link.tx.lock().queue.qp().expect("open").to_error().expect("the device ends it");
+    let remote = RemoteAddr { region: RegionId(READABLE), offset_bytes: 0 };
+    let read = Opcode::Read { remote, into: blank(64) };
+    let mut chain = VecDeque::from([WorkRequest { id: 1, signaled: true, op: read }]);
+    raw.link.post(&mut chain).expect("posted");
+    let (mut out, deadline) = (vec![], Instant::now() + TIMEOUT);
+    while out.len() < 2 {
+        assert!(Instant::now() < deadline, "it is given up: {out:?}");
+        raw.queue.wait(Duration::from_millis(20));
+        raw.queue.poll(&mut out, 8);
+    }
+    assert!(matches!(out[0].outcome, Outcome::Failed(WorkError::Flushed, Some(_))), "{out:?}");
+    match &out[1].outcome {
+        Outcome::Disconnected(why) => assert!(why.contains("by itself"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }
