@@ -1,8 +1,10 @@
 //! What `onesided-bench` does when something is wrong: at once if it can, else beside the rest.
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use onesided_server::Server;
+use onesided_server::config::ServerConfig;
 use serde_json::Value;
 
 const SMALL: [&str; 5] = ["run", "--records", "1000", "--operations", "1000"];
@@ -152,4 +154,36 @@ fn what_was_measured_before_a_signal_is_told() {
     assert!(json["seconds"].as_f64() < Some(600.0), "{json:#}");
     let notes = json["notes"].as_array().expect("notes");
     assert!(notes.iter().any(|note| note.as_str().unwrap_or("").contains("interrupted")));
+}
+
+#[test]
+fn what_was_measured_before_the_server_went_is_told() {
+    let config = ServerConfig {
+        listen: "127.0.0.1:0".to_owned(),
+        admin: None,
+        own_process: true,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config).expect("a server");
+    let url = format!("onesided://{}?fabric=tcp", server.addr());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+    command.env_remove("ONESIDED_SERVER").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["run", "-w", "c", "--records", "100", "--duration", "3s", "--json"]);
+    let child = command.args(["--target", &url]).spawn().expect("it runs");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_get = |figure: &(String, u64)| figure.0 == "rpc_get_ok" && figure.1 > 0;
+    while !server.stats().iter().any(is_get) {
+        assert!(Instant::now() < deadline, "no GET: {:?}", server.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.stop();
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let why = json["targets"][0]["error"].as_str().expect("why");
+    assert!(stderr.contains(why), "{stderr}");
+    let reads = &json["operations"]["read"];
+    let [all, failed] = ["count", "failed"].map(|name| reads[name].as_u64().expect("a count"));
+    assert!(failed < all, "{json:#}");
 }

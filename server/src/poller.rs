@@ -209,11 +209,12 @@ impl Poller {
         let Some(slow) = state.scratch.slow.take() else { return };
         let Some(suppressed) = self.dispatcher.stats.slow_log.allow() else { return };
         let Slow { operation, took_ms, session, bytes, answer_bytes } = slow;
-        let peer = state.clients.values().find(|client| client.peer.session.id == session);
-        let tenant = peer.map_or("", |client| client.peer.session.tenant.name());
+        let client = state.clients.values().find(|client| client.peer.session.id == session);
+        let of = client.map(|client| &client.peer.session);
         tracing::warn!(
             session,
-            tenant,
+            tenant = of.map_or("", |session| session.tenant.name()),
+            peer = of.and_then(|session| session.peer()).map(display),
             operation,
             took_ms,
             bytes,
@@ -230,6 +231,7 @@ impl Poller {
         tracing::info!(
             session = session.id,
             tenant = session.tenant.name(),
+            peer = session.peer().map(display),
             fabric = %self.kind,
             lived_s = client.since.elapsed().as_secs_f64(),
             answers = sent,
@@ -373,8 +375,15 @@ impl Poller {
                 client.closing = true;
                 self.dispatcher.stats.endpoints_closed.add(1);
                 if let Some(suppressed) = self.dispatcher.stats.closing_log.allow() {
-                    let session = client.peer.session.id;
-                    tracing::warn!(session, fabric = %self.kind, reason, suppressed, "closing");
+                    let session = &client.peer.session;
+                    tracing::warn!(
+                        session = session.id,
+                        peer = session.peer().map(display),
+                        fabric = %self.kind,
+                        reason,
+                        suppressed,
+                        "closing"
+                    );
                 }
                 condemned.push(context);
             }

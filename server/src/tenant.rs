@@ -223,8 +223,15 @@ fn make_engine(
     });
     // The generator that is seeded with it mixes: neighbouring numbers have nothing in common.
     let seed = seed.wrapping_add(number.into());
+    let engine_config = engine_config(config, tenant, seed);
+    let clock: Arc<ServerClock> = Arc::clone(clock);
+    Engine::within(Arc::clone(budget), engine_config, make_memory, clock)
+}
+
+/// Of one tenant's engine.
+pub(crate) fn engine_config(config: &ServerConfig, tenant: &TenantSpec, seed: u64) -> EngineConfig {
     let memory_bytes = tenant.memory_bytes.unwrap_or(config.memory_bytes);
-    let engine_config = EngineConfig {
+    EngineConfig {
         memory_bytes,
         region_bytes: config.region_bytes,
         segment_bytes: segment_bytes(memory_bytes, config.segment_bytes),
@@ -235,9 +242,7 @@ fn make_engine(
         cleaning: config.cleaning,
         cleaner_thread: true,
         shrink_after_s: config.shrink_after_s,
-    };
-    let clock: Arc<ServerClock> = Arc::clone(clock);
-    Engine::within(Arc::clone(budget), engine_config, make_memory, clock)
+    }
 }
 
 /// Longest log segment: shorter where there is little memory, so that cleaning and evicting, which

@@ -231,6 +231,8 @@ fn check_config_says_what_is_wrong_and_serves_nobody() {
         ("log = \"a=b=c\"", "log filter"),
         ("admin = \"0.0.0.0:1\"", "admin_token_file"),
         ("admin = \"7412\"", "HOST:PORT, or off"),
+        ("memory = \"1000TiB\"", "at most 16383 regions"),
+        ("tables = [\"x:update=cas,update=rpc\"]", "given twice"),
     ] {
         let wrong = check(text);
         let said = String::from_utf8_lossy(&wrong.stderr).into_owned();

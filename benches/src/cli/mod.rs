@@ -91,10 +91,12 @@ fn measure_all(
     measure: impl Fn(&Wanted) -> Result<TargetReport>,
 ) -> Vec<TargetReport> {
     let one = |wanted: &Wanted| {
-        measure(wanted).unwrap_or_else(|error| {
-            eprintln!("onesided-bench: {}: {error:#}", wanted.name());
-            TargetReport::failed(&wanted.name(), format!("{error:#}"))
-        })
+        let report = measure(wanted)
+            .unwrap_or_else(|error| TargetReport::failed(&wanted.name(), format!("{error:#}")));
+        if let Some(failure) = &report.failure {
+            eprintln!("onesided-bench: {}: {failure}", wanted.name());
+        }
+        report
     };
     all.iter().take_while(|_| !interrupt.came()).map(one).collect()
 }

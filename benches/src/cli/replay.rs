@@ -79,6 +79,8 @@ fn measure(
 ) -> Result<TargetReport> {
     let opened = wanted.open()?;
     let target = &*opened.target;
+    // After the phase the server may be gone.
+    let description = target.describe()?;
     if args.target.clear {
         target.clear().with_context(|| format!("clearing {}", wanted.url))?;
     }
@@ -93,10 +95,10 @@ fn measure(
     Ok(TargetReport {
         url: wanted.url.clone(),
         name: target.name(),
-        description: target.describe()?,
+        description: target.describe().unwrap_or(description),
         fill: None,
+        failure: measured.broken.clone(),
         measured,
         verified: false,
-        failure: None,
     })
 }

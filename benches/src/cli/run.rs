@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use onesided::UpdateMode;
 
 use super::args::RunArgs;
 use super::interrupt::Interrupt;
@@ -17,7 +18,7 @@ use crate::target::{Options, Target};
 pub(super) use crate::workload::operations::Phase;
 use crate::workload::operations::{Shared, Stream};
 use crate::workload::properties::Properties;
-use crate::workload::spec::Workload;
+use crate::workload::spec::{Proportions, Workload};
 use crate::workload::standard;
 
 /// Of the workloads by letter, unless told otherwise.
@@ -63,7 +64,7 @@ pub(super) fn main(args: &RunArgs, phase: Phase, interrupt: &Interrupt) -> Resul
         arguments: std::env::args().skip(1).collect(),
         workload: name,
         properties: workload.properties.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-        notes: notes(&workload, &plan),
+        notes: notes(&workload, &plan, args.target.update),
         seed: args.load.seed,
         plan,
         targets: vec![],
@@ -87,6 +88,8 @@ impl Job<'_> {
     fn measure(&self, wanted: &Wanted) -> Result<TargetReport> {
         let opened = wanted.open()?;
         let target = &*opened.target;
+        // After the phase the server may be gone.
+        let description = target.describe()?;
         if self.args.target.clear {
             target.clear().with_context(|| format!("clearing {}", wanted.url))?;
         }
@@ -106,11 +109,11 @@ impl Job<'_> {
         Ok(TargetReport {
             url: wanted.url.clone(),
             name: target.name(),
-            description: target.describe()?,
+            description: target.describe().unwrap_or(description),
             fill,
+            failure: measured.broken.clone(),
             measured,
             verified: self.workload.verify,
-            failure: None,
         })
     }
 
@@ -132,6 +135,9 @@ impl Job<'_> {
             !self.interrupt.came()
         })?;
         ensure!(!self.interrupt.came(), "interrupted while records were stored");
+        if let Some(why) = measured.broken {
+            bail!("{}: while records were stored: {why}", target.name());
+        }
         let (failed, measure) = (measured.measure.failed(), &measured.measure);
         if failed > 0 {
             let why = measure.first_failure.as_deref().unwrap_or("it does not say why");
@@ -217,8 +223,13 @@ fn value_size(text: &str, properties: &mut Properties) -> Result<()> {
 }
 
 /// What a reader of the figures has to know.
-fn notes(workload: &Workload, plan: &Plan) -> Vec<String> {
+fn notes(workload: &Workload, plan: &Plan, update: UpdateMode) -> Vec<String> {
     let mut notes = vec![];
+    let Proportions { update: updates, read_modify_write, .. } = workload.proportions;
+    if update == UpdateMode::Cas && !workload.whole_updates && updates + read_modify_write > 0.0 {
+        let what = "--update cas: a record is replaced one-sidedly, one of its fields is not";
+        notes.push(format!("{what}: say --value-size N or -p writeallfields=true"));
+    }
     if workload.one_field_reads {
         notes.push("readallfields=false: records are read as a whole nevertheless".to_owned());
     }

@@ -160,6 +160,7 @@ pub(crate) mod tests {
             by_thread: vec![40, 62],
             usage: Some(Usage { cpu_seconds: 0.5, resident_bytes: 1 << 20 }),
             counters,
+            broken: None,
         }
     }
 

@@ -42,7 +42,7 @@ pub fn report(report: &Report) -> Value {
 }
 
 fn target(report: &TargetReport) -> Value {
-    if let Some(failure) = &report.failure {
+    if let Some(failure) = report.failure.as_ref().filter(|_| !report.has_figures()) {
         return json!({ "target": report.url, "name": report.name, "error": failure });
     }
     let measured = &report.measured;
@@ -55,7 +55,7 @@ fn target(report: &TargetReport) -> Value {
     let mut all = json!({
         "target": report.url,
         "name": report.name,
-        "error": null,
+        "error": report.failure,
         "store_version": description.version,
         "fabric": description.fabric,
         "transport": description.transport,

@@ -67,10 +67,11 @@ impl TargetReport {
         }
     }
 
-    /// Whether there are figures.
+    /// Whether there are figures, if only of a part.
     #[must_use]
     pub fn has_figures(&self) -> bool {
-        self.failure.is_none() && self.unsupported().is_none()
+        let measured = self.failure.is_none() || self.measured.measure.operations() > 0;
+        measured && self.unsupported().is_none()
     }
 
     /// Whether it ended well: no failure, no wrong value, and not a failure of every operation.

@@ -22,7 +22,10 @@ pub fn target(report: &TargetReport) -> String {
     let _ = writeln!(text);
     if let Some(failure) = &report.failure {
         let _ = writeln!(text, "  failed: {failure}");
-        return text;
+        if !report.has_figures() {
+            return text;
+        }
+        let _ = writeln!(text, "  until then:");
     }
     if let Some(kind) = report.unsupported() {
         let _ = writeln!(text, "  unsupported: it has no {}", kind.ycsb_name());

@@ -79,8 +79,8 @@ struct Notes {
 }
 
 impl<S: Source> Thread<'_, S> {
-    /// Works until quota, time or source ends.
-    pub fn run(mut self) -> Result<Measure> {
+    /// Works until quota, time or source ends, or the connection: then all threads end.
+    pub fn run(mut self) -> Measure {
         let mut measure = Measure::new();
         let mut notes = Notes::default();
         let mut batch = Batch {
@@ -98,7 +98,11 @@ impl<S: Source> Thread<'_, S> {
             // A power of two: no division in every round.
             let is_timed = batches & (timed_one_of - 1) == 0;
             let began_ns = if is_timed { self.job.now_ns() } else { 0 };
-            self.execute(turn, &mut batch, &mut notes)?;
+            if let Err(error) = self.execute(turn, &mut batch, &mut notes) {
+                measure.broken = Some(format!("{error:#}"));
+                self.job.stop.store(true, Ordering::Relaxed);
+                break;
+            }
             turn = if turn + 1 < self.sessions.len() { turn + 1 } else { 0 };
             let mut times = None;
             if is_timed {
@@ -123,7 +127,7 @@ impl<S: Source> Thread<'_, S> {
         measure.verdicts = notes.verdicts;
         measure.first_failure = notes.first_failure;
         measure.unsupported = notes.unsupported;
-        Ok(measure)
+        measure
     }
 
     /// Fills the batch: in an open loop with what is due. False at the end.

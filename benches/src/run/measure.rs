@@ -106,6 +106,8 @@ pub struct Measure {
     pub first_failure: Option<String>,
     /// What the target cannot do at all.
     pub unsupported: Option<Kind>,
+    /// What ended the thread before its time.
+    pub broken: Option<String>,
     /// One of so many batches was timed.
     pub timed_one_of: u64,
     /// When the last operation ended, in ns after the start.
@@ -126,6 +128,7 @@ impl Measure {
             verdicts: Verdicts::default(),
             first_failure: None,
             unsupported: None,
+            broken: None,
             timed_one_of: 1,
             ended_ns: 0,
             in_second: 0,
@@ -192,6 +195,9 @@ impl Measure {
         self.ended_ns = self.ended_ns.max(other.ended_ns);
         self.timed_one_of = self.timed_one_of.max(other.timed_one_of);
         self.unsupported = self.unsupported.or(other.unsupported);
+        if self.broken.is_none() {
+            self.broken.clone_from(&other.broken);
+        }
         if self.first_failure.is_none() {
             self.first_failure.clone_from(&other.first_failure);
         }

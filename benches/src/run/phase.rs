@@ -52,6 +52,8 @@ pub struct Measured {
     pub usage: Option<Usage>,
     /// What was counted in the phase.
     pub counters: Counters,
+    /// What ended it before its time, or kept the target from being asked afterwards.
+    pub broken: Option<String>,
 }
 
 impl Measured {
@@ -66,6 +68,7 @@ impl Measured {
             by_thread: vec![],
             usage: None,
             counters: Counters::default(),
+            broken: None,
         }
     }
 
@@ -98,10 +101,43 @@ pub fn run<S: Source>(
         series: Series::default(),
         pipeline: plan.pipeline,
     };
+    let (mut measure, mut by_thread) = (Measure::new(), vec![]);
+    for one in work(&job, sessions, plan, source, &mut look) {
+        let one = one.with_context(|| target.name())?;
+        by_thread.push(one.operations());
+        measure.merge(&one);
+    }
+    let client_cpu = process_cpu().saturating_sub(client_cpu);
+    // What was measured stays when the server has gone.
+    let (usage, gone) = match target.usage() {
+        Ok(after) => (used(usage, after), None),
+        Err(error) => (None, Some(format!("asking it afterwards: {error:#}"))),
+    };
+    let elapsed = Duration::from_nanos(measure.ended_ns);
+    Ok(Measured {
+        elapsed,
+        seconds: job.series.of(elapsed),
+        client_cpu,
+        by_thread,
+        usage,
+        counters: target.counters().since(&counters),
+        broken: measure.broken.take().or(gone),
+        measure,
+    })
+}
+
+/// All threads, from their start to their end: what each measured.
+fn work<S: Source>(
+    job: &Job,
+    sessions: Vec<Vec<Box<dyn Session>>>,
+    plan: &Plan,
+    source: impl Fn(usize) -> S,
+    look: &mut impl FnMut(Duration, &Series) -> bool,
+) -> Vec<Result<Measure>> {
     let quota = plan.operations.unwrap_or(u64::MAX);
     let threads = plan.threads as u64;
     let (ended, ends) = mpsc::channel::<()>();
-    let measures = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let mut handles = vec![];
         for (number, sessions) in sessions.into_iter().enumerate() {
             let more = u64::from((number as u64) < quota % threads);
@@ -110,44 +146,24 @@ pub fn run<S: Source>(
                 None => Pace::closed(),
             };
             let (source, quota) = (source(number), quota / threads + more);
-            let (ended, job) = (ended.clone(), &job);
+            let ended = ended.clone();
             let thread = Thread { sessions, source, pace, quota, job };
             handles.push(scope.spawn(move || {
-                let result = thread.run();
-                if result.is_err() {
-                    job.stop.store(true, Ordering::Relaxed);
-                }
+                let measure = thread.run();
                 drop(ended);
-                result
+                measure
             }));
         }
         drop(ended);
         while ends.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-            if !look(start.elapsed(), &job.series) {
+            if !look(job.start.elapsed(), &job.series) {
                 job.stop.store(true, Ordering::Relaxed);
             }
         }
-        let join = |handle: std::thread::ScopedJoinHandle<'_, Result<Measure>>| {
-            handle.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+        let join = |handle: std::thread::ScopedJoinHandle<'_, Measure>| {
+            handle.join().map_err(|_| anyhow!("a thread panicked"))
         };
-        handles.into_iter().map(join).collect::<Vec<_>>()
-    });
-    let (mut measure, mut by_thread) = (Measure::new(), vec![]);
-    for one in measures {
-        let one = one.with_context(|| target.name())?;
-        by_thread.push(one.operations());
-        measure.merge(&one);
-    }
-    let client_cpu = process_cpu().saturating_sub(client_cpu);
-    let elapsed = Duration::from_nanos(measure.ended_ns);
-    Ok(Measured {
-        elapsed,
-        seconds: job.series.of(elapsed),
-        client_cpu,
-        by_thread,
-        usage: used(usage, target.usage()?),
-        counters: target.counters().since(&counters),
-        measure,
+        handles.into_iter().map(join).collect()
     })
 }
 

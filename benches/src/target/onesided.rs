@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use onesided::blocking::{Client, Table};
 use onesided::{
     BatchOp, BatchReply, Error, Expect, FabricKind, PutOptions, RegisteredBuffer, TableOptions,
-    Ttl, Value,
+    TableStatus, Ttl, UpdateMode, Value,
 };
 use parking_lot::Mutex;
 
@@ -74,6 +74,20 @@ impl Onesided {
     }
 }
 
+impl Onesided {
+    /// Why no update is one-sided, though that was asked for.
+    fn why_by_rpc(&self, client: &Client) -> Result<Option<String>> {
+        let name = &self.options.table;
+        if client.fabric() == FabricKind::Tcp {
+            return Ok(Some("--update cas: over tcp every update is an RPC".to_owned()));
+        }
+        let tables = client.tables()?;
+        let by_rpc = |table: &&TableStatus| table.options.update == UpdateMode::Rpc;
+        let table = tables.iter().find(|table| table.name == *name).filter(by_rpc);
+        Ok(table.map(|_| format!("--update cas: table `{name}` was made with update=rpc")))
+    }
+}
+
 /// The value of one of the server's figures.
 fn figure(stats: &[(String, u64)], wanted: &str) -> Option<u64> {
     stats.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value)
@@ -104,6 +118,9 @@ impl Target for Onesided {
         notes.extend(client.stats().fallback.map(|why| format!("no better fabric: {why}")));
         if self.options.registered {
             notes.push("single GETs into registered buffers, single PUTs from them".to_owned());
+        }
+        if self.options.update == UpdateMode::Cas {
+            notes.extend(self.why_by_rpc(&client)?);
         }
         Ok(Description {
             version: env!("CARGO_PKG_VERSION").to_owned(),

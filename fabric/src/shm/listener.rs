@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use super::Limits;
@@ -383,7 +384,8 @@ impl Acceptor {
             Ok((session, staging))
         });
         let (session, staging) = made.map_err(|error| {
-            tracing::warn!(%error, "cannot make an shm session");
+            let pid = socket_peercred(&socket).ok().map(|peer| peer.pid.as_raw_nonzero());
+            tracing::warn!(%error, pid, "cannot make an shm session");
             refuse(&socket, "it cannot make a session; see its log");
         })?;
         // One descriptor per session is enough: the socket.

@@ -35,6 +35,7 @@ pub(super) fn routes(core: &Arc<Core>) -> Router {
         .route("/api/v1/regions", get(regions))
         .route("/", get(page))
         .fallback(unknown)
+        .method_not_allowed_fallback(not_asked)
         .with_state(Arc::clone(core))
 }
 
@@ -42,6 +43,11 @@ async fn unknown() -> Response {
     let text = "nothing here; there are /, /metrics, /healthz, /readyz, /api/v1/status, \
                 /api/v1/sessions, /api/v1/tables and /api/v1/regions\n";
     (StatusCode::NOT_FOUND, text).into_response()
+}
+
+async fn not_asked() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here\n")
+        .into_response()
 }
 
 async fn metrics(State(core): State<Arc<Core>>) -> Response {

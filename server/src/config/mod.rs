@@ -11,6 +11,9 @@ use onesided_protocol::limits::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::engine;
+use crate::tenant::engine_config;
+
 pub mod file;
 pub mod size;
 mod suggest;
@@ -217,6 +220,7 @@ impl ServerConfig {
         }
         self.check_admin()?;
         self.check_tenants()?;
+        self.check_engines()?;
         self.check_tables()
     }
 }
@@ -232,6 +236,15 @@ impl ServerConfig {
             CasOver::Auto | CasOver::Verbs if has_verbs => Some(FabricName::Verbs),
             _ => None,
         }
+    }
+
+    /// Each tenant's engine could be made.
+    fn check_engines(&self) -> Result<(), String> {
+        for tenant in self.all_tenants() {
+            let config = engine_config(self, &tenant, 0);
+            engine::check(&config).map_err(|e| format!("tenant `{}`: {e}", tenant.name))?;
+        }
+        Ok(())
     }
 
     /// Names are looked up only when the server starts.

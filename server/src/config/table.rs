@@ -48,7 +48,13 @@ impl FromStr for TableSpec {
         if given("evict") && given("noeviction") {
             return Err(format!("table `{name}`: evict and noeviction: leave one out"));
         }
+        let mut seen = Vec::new();
         for option in options.split(',').filter(|option| !option.is_empty()) {
+            let key = option.split_once('=').map_or(option, |(key, _)| key);
+            if seen.contains(&key) {
+                return Err(format!("table `{name}`: `{key}` is given twice; leave one out"));
+            }
+            seen.push(key);
             if matches!(option, "evict" | "noeviction") {
                 spec.options.evict = option == "evict";
                 continue;
@@ -151,6 +157,8 @@ mod tests {
         assert!(error("t:ttl=soon").contains("seconds"));
         assert!(error("t:quota=1GB").contains("GiB"));
         assert!(error("t:ttl").contains("option=value"));
+        assert!(error("t:update=cas,update=rpc").contains("given twice"));
+        assert!(error("t:evict,ttl=5,evict").contains("given twice"));
         assert!(error("t:evicts=1").contains("did you mean `evict`?"));
         assert!(error("t:order=1").contains("did you mean `ordered`?"));
         assert!(error("t:update=faa").contains("rpc or cas"));

@@ -1,5 +1,6 @@
 //! `[[tenant]]`: who shares the server without seeing each other.
 
+use onesided_protocol::control::UpdateMode;
 use onesided_protocol::limits::REGION_BYTES;
 use serde::{Deserialize, Serialize};
 
@@ -206,6 +207,13 @@ impl ServerConfig {
             ));
         }
         for table in &self.tables {
+            if table.options.update == UpdateMode::Cas && self.updates_over().is_none() {
+                warnings.push(format!(
+                    "table `{}` has update=cas, and no fabric lets clients change words: all \
+                     updates will be RPCs",
+                    table.name
+                ));
+            }
             let quota = table.options.quota_bytes;
             let tenant = self.all_tenants().into_iter().find(|tenant| tenant.name == table.tenant);
             let most = tenant.and_then(|tenant| tenant.memory_bytes).map_or(memory, |m| m as u64);

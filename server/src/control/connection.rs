@@ -1,6 +1,7 @@
 //! One connection to the control port.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
+use tracing::field::display;
 
 use super::frame::{self, FrameError};
 use super::hello::{self, Greeted};
@@ -102,7 +104,7 @@ async fn serve_until_end(core: &Arc<Core>, mut stream: TcpStream, permits: Permi
 async fn greet(core: &Arc<Core>, stream: &mut TcpStream) -> Opening {
     let mut buffer = Vec::new();
     match frame::read(stream, &mut buffer, CONTROL_REQUEST_MAX_BYTES).await {
-        Ok(first) => match hello::answer(core, first) {
+        Ok(first) => match hello::answer(core, first, stream.peer_addr().ok()) {
             Ok(greeted) => Opening::Greeted(Box::new(greeted)),
             Err(error) => Opening::Refused(error),
         },
@@ -123,35 +125,37 @@ fn not_ours(first: &[u8]) -> RpcError {
 async fn refuse(core: &Core, stream: TcpStream, error: RpcError) {
     core.stats.refused_hellos.add(1);
     if let Some(suppressed) = core.log_limit.allow() {
-        let peer = stream.peer_addr().ok();
-        tracing::warn!(?peer, %error, suppressed, "connection refused");
+        let peer = stream.peer_addr().ok().map(display);
+        tracing::warn!(peer, %error, suppressed, "connection refused");
     }
     frame::write_last(stream, &ToClient::Failed(error)).await;
 }
 
 /// Gives a data connection to the tcp fabric.
 fn adopt(core: &Core, stream: TcpStream, ticket: &[u8; TICKET_BYTES]) {
+    let peer = stream.peer_addr().ok();
     let Some(tcp) = &core.tcp else {
-        return refuse_data(core, "the tcp fabric is not offered");
+        return refuse_data(core, peer, "the tcp fabric is not offered");
     };
     let context = match core.gate.redeem(ticket) {
         Ok(context) => context,
         // Control and data connection of a client that lived shortly are read in any order.
         Err(late @ NotAdmitted::SessionOver) => {
-            return tracing::debug!(reason = %late, "data connection closed");
+            let peer = peer.map(display);
+            return tracing::debug!(peer, reason = %late, "data connection closed");
         }
-        Err(refused) => return refuse_data(core, &refused.to_string()),
+        Err(refused) => return refuse_data(core, peer, &refused.to_string()),
     };
     let adopted: io::Result<()> = stream.into_std().and_then(|stream| tcp.adopt(stream, context));
     if let Err(error) = adopted {
         core.sessions.disconnected(context);
-        refuse_data(core, &error.to_string());
+        refuse_data(core, peer, &error.to_string());
     }
 }
 
-fn refuse_data(core: &Core, reason: &str) {
+fn refuse_data(core: &Core, peer: Option<SocketAddr>, reason: &str) {
     if let Some(suppressed) = core.log_limit.allow() {
-        tracing::warn!(reason, suppressed, "data connection refused");
+        tracing::warn!(peer = peer.map(display), reason, suppressed, "data connection refused");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The first frame of a control connection: versions, token, session.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use onesided_protocol::control::{PeerVersions, ToServer, Welcome};
@@ -18,7 +19,11 @@ pub(super) enum Greeted {
 }
 
 /// Reads a hello and opens or resumes its session.
-pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
+pub(super) fn answer(
+    core: &Core,
+    frame: &[u8],
+    peer: Option<SocketAddr>,
+) -> Result<Greeted, RpcError> {
     // First of all, and from bytes whose place never changes: another version's hello may have
     // fields that this one cannot read.
     let Some(versions) = PeerVersions::peek(frame) else {
@@ -34,7 +39,7 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
     let tenant = core.tenants.of_token(&hello.token)?;
     let opened = core.sessions.open(tenant, hello.resume)?;
     let session = opened.session;
-    let control = session.take_control();
+    let control = session.take_control(peer);
     let config = &core.config;
     let welcome = Welcome {
         wire,
@@ -52,7 +57,13 @@ pub(super) fn answer(core: &Core, frame: &[u8]) -> Result<Greeted, RpcError> {
         ticket: opened.ticket,
         fabrics: core.offers(),
     };
-    tracing::debug!(session = session.id, ?tenant, resumed = opened.resumed, "session opened");
+    tracing::debug!(
+        session = session.id,
+        tenant = tenant.name(),
+        peer = peer.map(display),
+        resumed = opened.resumed,
+        "session opened"
+    );
     Ok(Greeted::Control { welcome: Box::new(welcome), session, control })
 }
 

@@ -9,6 +9,7 @@
 //! | `hello` | versions, token, session |
 //! | `verbs` | what a session can ask for |
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,9 @@ pub(crate) async fn run(core: Arc<Core>, listener: TcpListener, mut stop: watch:
             _ = stop.changed() => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 core.stats.accepted.add(1);
-                admit(&core, &connections, &handshakes, stream, &stop);
+                admit(&core, &connections, &handshakes, (stream, peer), &stop);
             }
             Err(error) => {
                 if let Some(suppressed) = core.log_limit.allow() {
@@ -60,7 +61,7 @@ fn admit(
     core: &Arc<Core>,
     connections: &Arc<Semaphore>,
     handshakes: &Arc<Semaphore>,
-    stream: TcpStream,
+    (stream, peer): (TcpStream, SocketAddr),
     stop: &watch::Receiver<bool>,
 ) {
     let handshake = Arc::clone(handshakes).try_acquire_owned();
@@ -73,7 +74,7 @@ fn admit(
     }
     core.stats.refused_full.add(1);
     if let Some(suppressed) = core.log_limit.allow() {
-        tracing::warn!(suppressed, "connection refused: too many at once");
+        tracing::warn!(%peer, suppressed, "connection refused: too many at once");
     }
     let text = "too many connections at once: try again later";
     let full = ToClient::Failed(RpcError::new(ErrorCode::ServerFull, text));

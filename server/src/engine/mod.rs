@@ -330,7 +330,9 @@ impl Engine {
     }
 }
 
-fn check(config: &EngineConfig) -> Result<(), EngineError> {
+/// Looks for values that cannot be.
+pub(crate) fn check(config: &EngineConfig) -> Result<(), EngineError> {
+    memory::lengths::check(config)?;
     if !(1..=100).contains(&config.split_load_percent) {
         let text = format!("split_load_percent = {} is not 1 to 100", config.split_load_percent);
         return Err(EngineError::Config(text));

@@ -4,6 +4,7 @@
 //! that its operations may still look at waits for what it acknowledges, or for its end.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -40,6 +41,8 @@ pub(crate) struct Session {
     /// Whose client it is: it sees nothing of any other's.
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) opened: Instant,
+    /// Where its last control connection came from; `None` if the system does not say.
+    peer: Mutex<Option<SocketAddr>>,
     life: Mutex<Life>,
     /// Number of the control connection that speaks for it; [`ENDED`] when it is over.
     control: watch::Sender<u64>,
@@ -82,6 +85,8 @@ impl SessionCounts {
 pub(crate) struct SessionStatus {
     pub(crate) id: u64,
     pub(crate) tenant: String,
+    /// Where its control connection comes from.
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) age_s: f64,
     /// Of its data connections.
     fabrics: Vec<String>,
@@ -97,6 +102,7 @@ impl SessionStatus {
         Self {
             id: session.id,
             tenant: session.tenant.name().to_owned(),
+            peer: session.peer(),
             age_s: session.opened.elapsed().as_secs_f64(),
             fabrics,
             controlled: !session.is_alone(),
@@ -121,6 +127,7 @@ impl Session {
         let allowance = Allowance::new(opened);
         Self {
             opened,
+            peer: Mutex::default(),
             id,
             resume_key,
             tenant,
@@ -135,7 +142,8 @@ impl Session {
     }
 
     /// Makes the caller the control connection of the session; an earlier one is told to end.
-    pub(crate) fn take_control(&self) -> Control {
+    pub(crate) fn take_control(&self, peer: Option<SocketAddr>) -> Control {
+        *self.peer.lock() = peer;
         let number = self.controls.fetch_add(1, Ordering::Relaxed) + 1;
         self.control.send_if_modified(|control| {
             let live = *control != ENDED;
@@ -145,6 +153,11 @@ impl Session {
             live
         });
         Control { number, changes: self.control.subscribe() }
+    }
+
+    /// Where its client is, for people.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        *self.peer.lock()
     }
 
     /// It is told how to read a table.

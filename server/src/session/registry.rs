@@ -223,11 +223,12 @@ impl Sessions {
         self.take_back(&own, why);
         self.stats.session_ended(why);
         if let Some(suppressed) = self.stats.life_log.allow() {
-            let SessionStatus { tenant, age_s, client_reported, .. } =
+            let SessionStatus { tenant, peer, age_s, client_reported, .. } =
                 SessionStatus::of(session, Vec::new());
             tracing::info!(
                 session = session.id,
                 tenant,
+                peer = peer.map(display),
                 %why,
                 lived_s = age_s,
                 one_sided_gets = client_reported.one_sided_gets,

@@ -165,10 +165,10 @@ function showSessions(metrics, { sessions, total }) {
       `${connections}; ${offered ? "offered" : "not offered"}; ${reads}`, count];
   }));
   table("sessions", `${sessions.length} of ${total} sessions; counts as clients report them`,
-    ["Session", "Tenant", "Fabrics", "Age", "Tables", "One-sided GETs", "GETs by RPC", "READs",
+    ["Session", "Tenant", "From", "Fabrics", "Age", "Tables", "One-sided GETs", "GETs by RPC", "READs",
       "Bytes READ"], sessions.map((s) => {
       const r = s.client_reported;
-      return [String(s.id), s.tenant, s.fabrics.join(", ") || (s.controlled ? "none" : "away"),
+      return [String(s.id), s.tenant, s.peer ?? "unknown", s.fabrics.join(", ") || (s.controlled ? "none" : "away"),
         age(s.age_s), String(s.tables), [whole(r.one_sided_gets), r.one_sided_gets],
         whole(r.rpc_gets), [whole(r.reads), r.reads], bytes(r.read_bytes)];
     }));
