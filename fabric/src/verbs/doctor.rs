@@ -1,14 +1,16 @@
 //! What stands between this host and RDMA: findings, each with what to do about it. Nothing is
-//! changed; nothing is sent.
+//! changed, and other hosts hear nothing of it.
 
 mod devices;
 mod system;
 
-use super::choose::{self, Options};
+use super::choose::{self, Choice, Options};
 use super::ffi::cm::Channel;
 use super::ffi::error::VerbsError;
 use super::ffi::sys::libs;
+use super::loopback::LoopbackAtomics;
 use super::survey;
+use crate::atomics::AtomicsError;
 
 /// How a finding is to be taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -128,8 +130,34 @@ fn with_devices(
     channel?;
     let choices = choose::choose(&views, options)?;
     let best = &choices[0];
+    findings.push(self_connection(best));
     let addresses: Vec<String> = best.addresses.iter().map(ToString::to_string).collect();
     Ok(format!("would use {} port {}, at {}", best.device, best.port, addresses.join(", ")))
+}
+
+/// Whether the device that would be used hears of connections: from itself, which takes no network.
+fn self_connection(choice: &Choice) -> Finding {
+    let Choice { device, port, .. } = choice;
+    let subject = format!("{device} port {port} connections");
+    match LoopbackAtomics::start(choice) {
+        Ok(_) => Finding::ok(subject, "it connects to itself"),
+        Err(AtomicsError::NotDone(why)) => deaf(subject, device, &why),
+        Err(error) => deaf(subject, device, &error.to_string()),
+    }
+}
+
+fn deaf(subject: String, device: &str, why: &str) -> Finding {
+    Finding::warning(
+        subject,
+        format!("it does not connect to itself: {why}"),
+        format!(
+            "nobody may be able to connect to it or through it: a soft-RoCE device hears \
+             nothing any more when a process with connections ended while its port was down; \
+             then `rdma link delete {device}` and `rdma link add {device} type rxe netdev ...` \
+             help. Otherwise: limits on locked memory, a firewall for UDP port 4791 on this \
+             host, a card that is not allowed to send to itself"
+        ),
+    )
 }
 
 #[cfg(test)]
@@ -156,6 +184,9 @@ mod tests {
             } else if sum.status != Status::Ok {
                 assert!(errors > 0);
             }
+            // Where there is a device, a guest's for one.
+            let itself = findings.iter().find(|f| f.found == "it connects to itself");
+            assert_eq!(itself.is_some(), sum.status == Status::Ok, "{findings:?}");
         }
     }
 
