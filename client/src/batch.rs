@@ -190,7 +190,7 @@ async fn call<'o, 'a: 'o>(
     table.count(Counter::RpcWritesAt, of(|op| matches!(op, BatchOp::WriteAt { .. })));
     table.count(Counter::RpcDeletes, of(|op| matches!(op, BatchOp::Delete { .. })));
     let requests: Vec<Op<'a>> = ops.clone().map(BatchOp::request).collect();
-    let taken = rpc::call_many(table, "batch", &requests, take).await;
+    let taken = rpc::call_many(table, "batch", requests, take).await;
     ops.zip(taken).map(|(op, taken)| taken.map(|taken| op.concludes(taken))).collect()
 }
 

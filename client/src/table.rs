@@ -490,7 +490,7 @@ impl Table {
     ) -> Vec<Result<Version, Error>> {
         self.handle.count(Counter::RpcPuts, pairs.len());
         let ops: Vec<Op<'_>> = pairs.iter().map(|(k, v)| rpc::plain_put(k, v)).collect();
-        rpc::call_many(&self.handle, "put_many", &ops, rpc::version).await
+        rpc::call_many(&self.handle, "put_many", ops, rpc::version).await
     }
 
     /// Performs operations of several kinds in as few round trips as can be; one result for each,

@@ -66,6 +66,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// offending request is at the front of `chain`.
     fn post(&self, chain: &mut std::collections::VecDeque<WorkRequest>) -> Result<(), PostError>;
 
+    /// A SEND of a copy, where the fabric copies what is posted anyway. It goes unsignaled; `id`
+    /// is for its failure. `false`: nothing was sent, [`Self::post`] may, or says why it cannot be.
+    fn send_copy(&self, _id: u64, _message: &[u8]) -> bool {
+        false
+    }
+
     /// Makes a region of the peer's reachable, as its owner described it. May block briefly: it
     /// is set-up, not data path. Attaching twice is the same as once.
     ///

@@ -327,3 +327,109 @@ fn posts_of_another_thread_reach_a_peer_while_the_poller_sleeps() {
     server.cq.wake();
     assert_eq!(sleeper.join().unwrap(), Wait::Ready);
 }
+
+/// A client's end and the server's.
+fn pair(server: &mut Server) -> (Arc<dyn Endpoint>, Arc<dyn CompletionQueue>, Arc<dyn Endpoint>) {
+    let stream = TcpStream::connect(server.addr).unwrap();
+    let (accepted, _) = server.listener.accept().unwrap();
+    server.acceptor.adopt(accepted, 1).unwrap();
+    let (endpoint, cq) = tcp::connect(stream, 7, LIMITS).unwrap();
+    server.until("connected", |s| s.endpoints.len() == 1);
+    let peer = Arc::clone(&server.endpoints[&1]);
+    (endpoint, cq, peer)
+}
+
+#[test]
+fn messages_of_all_lengths_come_whole_and_in_order_to_who_waits_for_them() {
+    let seed: u64 = 0x5eed;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut server = Server::new(LIMITS);
+    let (_endpoint, cq, peer) = pair(&mut server);
+    assert_eq!(server.cq.receive(&mut Vec::new(), 1), None, "only for one endpoint");
+    let pool = BufferPool::new();
+    // Alike, so that their lengths can be foreseen, and then others; several at once.
+    for round in 0..300_u32 {
+        let usual = [0, 700, 5_000, 16_369, 60_000, 90_000][round as usize / 50];
+        let lens: Vec<usize> = (0..rng.random_range(1..4))
+            .map(|_| if rng.random_bool(0.8) { usual } else { rng.random_range(0..100_000) })
+            .collect();
+        let body = |len| -> Vec<u8> { (0..len).map(|i| (i * 7 + len) as u8).collect() };
+        let mut chain = VecDeque::new();
+        for &len in &lens {
+            let body = body(len);
+            // A SEND of a copy, or of a buffer: neither overtakes the other.
+            if !chain.is_empty() || rng.random() || !peer.send_copy(9, &body) {
+                chain.push_back(send(&pool, 9, false, &body));
+            }
+        }
+        peer.post(&mut chain).unwrap();
+        server.cq.poll(&mut Vec::new(), 1);
+        for len in lens {
+            let Outcome::Received(message) = receive(&*cq, &server) else {
+                panic!("no message in round {round} of seed {seed}")
+            };
+            assert!(message[..] == body(len)[..], "round {round} of seed {seed}: {len} bytes");
+        }
+    }
+    peer.close();
+    assert!(matches!(receive(&*cq, &server), Outcome::Disconnected(_)));
+}
+
+/// What comes next. The server writes on what its socket did not take at once.
+fn receive(cq: &dyn CompletionQueue, server: &Server) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    let mut out = Vec::new();
+    while out.is_empty() {
+        assert!(Instant::now() < deadline, "nothing came");
+        server.cq.poll(&mut Vec::new(), 1);
+        if cq.receive(&mut out, 1).is_none() {
+            cq.poll(&mut out, 1);
+        }
+    }
+    out.swap_remove(0).outcome
+}
+
+#[test]
+fn one_waits_for_messages_and_others_are_told_so() {
+    let mut server = Server::new(LIMITS);
+    let (_endpoint, cq, peer) = pair(&mut server);
+    let waiter = std::thread::spawn({
+        let cq = Arc::clone(&cq);
+        move || matches!(receive_alone(&*cq), Outcome::Received(m) if m[..] == *b"for you")
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while cq.wait(Duration::ZERO) != Wait::Busy {
+        assert!(Instant::now() < deadline, "it does not wait");
+    }
+    peer.post(&mut VecDeque::from([send(&BufferPool::new(), 1, false, b"for you")])).unwrap();
+    server.cq.poll(&mut Vec::new(), 1);
+    assert!(waiter.join().unwrap());
+}
+
+/// What comes next, while another thread looks whether this one waits.
+fn receive_alone(cq: &dyn CompletionQueue) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    let mut out = Vec::new();
+    while out.is_empty() {
+        assert!(Instant::now() < deadline, "nothing came");
+        let _other_was_there = cq.receive(&mut out, 1);
+    }
+    out.swap_remove(0).outcome
+}
+
+#[test]
+fn nobody_waits_in_receive_while_something_waits_to_be_written() {
+    let mut server = Server::new(LIMITS);
+    let (endpoint, cq, _peer) = pair(&mut server);
+    let pool = BufferPool::new();
+    // Nobody reads: at some point the socket takes no more.
+    let mut chain = VecDeque::new();
+    for _ in 0..10_000 {
+        chain.push_back(send(&pool, 1, false, &[7; 50_000]));
+        if endpoint.post(&mut chain).is_err() {
+            break;
+        }
+    }
+    assert!(!chain.is_empty(), "never full");
+    assert_eq!(cq.receive(&mut Vec::new(), 1), None);
+}

@@ -29,7 +29,7 @@ pub(crate) async fn get_many<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Value>>, Error> {
     table.count(Counter::RpcGets, keys.len());
     let ops: Vec<Op<'_>> = keys.iter().map(plain_get).collect();
-    call_many(table, "get_many", &ops, found).await.into_iter().collect()
+    call_many(table, "get_many", ops, found).await.into_iter().collect()
 }
 
 fn plain_get(key: &impl AsRef<[u8]>) -> Op<'_> {
@@ -41,22 +41,27 @@ fn plain_get(key: &impl AsRef<[u8]>) -> Op<'_> {
 pub(crate) async fn call_many<T>(
     table: &TableHandle,
     what: &'static str,
-    ops: &[Op<'_>],
+    mut ops: Vec<Op<'_>>,
     take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
 ) -> Vec<Result<T, Error>> {
     let mut results = Vec::with_capacity(ops.len());
-    for ops in ops.chunks(PIPELINE) {
+    while !ops.is_empty() {
+        let after = ops.split_off(ops.len().min(PIPELINE));
         let by = table.deadline(what);
-        let Some(attempts) = pipeline(table, by, ops).await else {
-            for op in ops {
-                let by = table.deadline(what);
-                results.push(go_on(table, by, op, Progress::default(), &take).await);
+        match pipeline(table, by, ops).await {
+            Ok(attempts) => {
+                for attempt in attempts {
+                    conclude(table, by, attempt, &take, &mut results).await;
+                }
             }
-            continue;
-        };
-        for attempt in attempts {
-            conclude(table, by, attempt, &take, &mut results).await;
+            Err(ops) => {
+                for op in &ops {
+                    let by = table.deadline(what);
+                    results.push(go_on(table, by, op, Progress::default(), &take).await);
+                }
+            }
         }
+        ops = after;
     }
     results
 }
@@ -162,16 +167,16 @@ async fn conclude_one<T>(
     go_on(table, by, op, progress, take).await
 }
 
-/// One attempt for all of them. `None`: they have to go one by one.
+/// One attempt for all of them. If they have to go one by one, they come back.
 async fn pipeline<'a>(
     table: &TableHandle,
     by: Deadline,
-    ops: &[Op<'a>],
-) -> Option<Vec<Attempt<'a>>> {
-    let open = table.open(by).await.ok()?;
+    ops: Vec<Op<'a>>,
+) -> Result<Vec<Attempt<'a>>, Vec<Op<'a>>> {
+    let Ok(open) = table.open(by).await else { return Err(ops) };
     let connection = &*open.connection;
     if !ops.iter().all(|op| fits(connection, op) && check_limits(connection, op).is_ok()) {
-        return None;
+        return Err(ops);
     }
     let messages = share(connection, ops, open.foreseen_value_bytes());
     let mut progress: Vec<Progress> = Vec::with_capacity(messages.len());
@@ -180,7 +185,10 @@ async fn pipeline<'a>(
         let mut one = Progress::default();
         if op.is_mutation() {
             // Not waiting while holding some: two pipelines could wait for each other.
-            one.ticket = Some(connection.session().try_sequence()?);
+            let Some(ticket) = connection.session().try_sequence() else {
+                return Err(apart(messages));
+            };
+            one.ticket = Some(ticket);
         }
         let sequence = one.ticket.as_ref().map_or(0, |ticket| ticket.number);
         outgoing.push(Outgoing { sequence, table: open.info.id, op });
@@ -195,28 +203,39 @@ async fn pipeline<'a>(
         }
         Attempt { open: Arc::clone(&open), op, progress, answer }
     };
-    Some(parts.map(attempt).collect())
+    Ok(parts.map(attempt).collect())
+}
+
+/// The operations that share messages, one by one again.
+fn apart(messages: Vec<Op<'_>>) -> Vec<Op<'_>> {
+    let mut ops = Vec::new();
+    for message in messages {
+        match message {
+            Op::Batch(more) => ops.extend(more),
+            op => ops.push(op),
+        }
+    }
+    ops
 }
 
 /// The operations as messages: batches of neighbours, as many as share one well.
-fn share<'a>(connection: &Connection, ops: &[Op<'a>], value_bytes: usize) -> Vec<Op<'a>> {
+fn share<'a>(connection: &Connection, mut ops: Vec<Op<'a>>, value_bytes: usize) -> Vec<Op<'a>> {
     let most = connection.caps().max_message_bytes.saturating_sub(MESSAGE_OVERHEAD_BYTES);
     let most = most.min(SHARED_BYTES);
     let mut messages = Vec::new();
-    let mut rest = ops;
-    while !rest.is_empty() {
+    while !ops.is_empty() {
         let (mut request, mut answer) = (0, 0);
-        let beyond = rest.iter().position(|op| {
+        let beyond = ops.iter().position(|op| {
             request += len_in_batch(op);
             answer += if matches!(op, Op::Get { .. }) { value_bytes } else { 0 };
             request > most || answer > SHARED_BYTES
         });
-        let (message, after) = rest.split_at(beyond.unwrap_or(rest.len()).max(1));
-        messages.push(match message {
-            [op] => op.clone(),
-            ops => Op::Batch(ops.to_vec()),
+        let after = ops.split_off(beyond.unwrap_or(ops.len()).max(1));
+        messages.push(match ops.len() {
+            1 => ops.swap_remove(0),
+            _ => Op::Batch(ops),
         });
-        rest = after;
+        ops = after;
     }
     messages
 }

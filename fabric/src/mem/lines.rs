@@ -93,6 +93,36 @@ impl Memory {
         Ok(())
     }
 
+    /// As [`Self::read_bytes`], so many to behind what `into` holds: to room that is not made zero
+    /// first.
+    ///
+    /// # Errors
+    /// When the range is outside; nothing was appended.
+    pub fn append_bytes(
+        &self,
+        offset_bytes: usize,
+        len_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), AccessError> {
+        self.check(offset_bytes, len_bytes)?;
+        into.reserve(len_bytes);
+        let end = offset_bytes + len_bytes;
+        let mut part = [0; size_of::<Line>()];
+        let edge = (offset_bytes.next_multiple_of(ALIGN_BYTES) - offset_bytes).min(len_bytes);
+        self.copy_out(offset_bytes, &mut part[..edge]);
+        into.extend_from_slice(&part[..edge]);
+        let mut at = offset_bytes + edge;
+        while end - at >= size_of::<Line>() {
+            let words = self.line(at).map(u64::to_le_bytes);
+            into.extend_from_slice(words.as_flattened());
+            at += size_of::<Line>();
+        }
+        self.copy_out(at, &mut part[..end - at]);
+        into.extend_from_slice(&part[..end - at]);
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
     /// As [`Self::lines_to`], so many to fresh room, which is not made zero first.
     pub fn lines_vec(&self, at: usize, lines: usize) -> Option<Vec<Line>> {
         self.check_lines(at, lines)?;

@@ -28,6 +28,9 @@ fn every_access_outside_is_refused() {
     }
     for (at, len) in [(4090, 7), (0, 4097), (4096, 1), (usize::MAX, 2)] {
         assert!(outside(memory.read_bytes(at, &mut vec![0; len])), "{len} at {at}");
+        let mut appended = vec![7];
+        assert!(outside(memory.append_bytes(at, len, &mut appended)), "{len} at {at}");
+        assert_eq!(appended, [7]);
         assert!(outside(memory.write_bytes(at, &vec![0; len])), "{len} at {at}");
     }
     assert!(outside(memory.read_words(8, &mut [0; 512])));
@@ -64,6 +67,9 @@ fn unaligned_copies_touch_exactly_their_bytes() {
         let mut back = vec![0; bytes.len()];
         memory.read_bytes(at, &mut back).expect("inside");
         assert_eq!(back, bytes, "{len} at {at}");
+        let mut appended = vec![1, 2];
+        memory.append_bytes(at, bytes.len(), &mut appended).expect("inside");
+        assert_eq!(appended, [&[1, 2], &bytes[..]].concat(), "{len} at {at}");
     }
 }
 

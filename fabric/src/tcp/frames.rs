@@ -53,9 +53,17 @@ impl Budget {
 pub(super) struct Assembler {
     partial: Vec<u8>,
     charged_bytes: usize,
+    /// Length of the message that came last.
+    last_bytes: usize,
 }
 
 impl Assembler {
+    /// How long the next message may be, as far as that can be foreseen, if it begins with the next
+    /// byte.
+    pub(super) fn foreseen_bytes(&self) -> Option<usize> {
+        self.partial.is_empty().then_some(self.last_bytes)
+    }
+
     /// Takes one message from the front of `bytes`, together with what came earlier. `None`: all
     /// of `bytes` was taken and no message is whole yet.
     pub(super) fn next(
@@ -70,12 +78,14 @@ impl Assembler {
             && let Some((frame, rest)) = bytes.split_at_checked(len)
         {
             *bytes = rest;
+            self.last_bytes = len - HEADER_BYTES;
             return Ok(Some(pool.copy_of(&frame[HEADER_BYTES..])));
         }
         loop {
             let frame = frame_len(&self.partial, max_bytes)?;
             if frame == Some(self.partial.len()) {
                 let message = pool.copy_of(&self.partial[HEADER_BYTES..]);
+                self.last_bytes = message.len();
                 self.finished(budget);
                 return Ok(Some(message));
             }

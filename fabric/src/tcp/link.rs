@@ -152,29 +152,43 @@ impl Link {
             let Opcode::Send { message } = &request.op else {
                 return Err(PostError::NotOneSided);
             };
-            if out.closed || out.broken {
-                return Err(PostError::Closed);
-            }
-            let max_bytes = hub.limits.max_message_bytes;
-            if message.len() > max_bytes {
-                return Err(PostError::TooLong { len_bytes: message.len(), max_bytes });
-            }
-            let (waiting, frame) = (out.waiting_bytes(), HEADER_BYTES + message.len());
-            let depth = out.queued.len() + self.unpolled.load(Ordering::Relaxed);
-            if depth >= SEND_DEPTH
-                || (waiting > 0 && waiting.saturating_add(frame) > hub.limits.send_buffer_bytes)
-            {
-                return Err(PostError::Full);
-            }
-            frames::append(&mut out.bytes, message);
-            out.taken_bytes += frame as u64;
-            let end = out.taken_bytes;
+            let end = self.append(hub, &mut out, message)?;
             if let Some(WorkRequest { id, signaled, op: Opcode::Send { message } }) =
                 chain.pop_front()
             {
                 out.queued.push_back(Queued { end, id, buffer: signaled.then_some(message) });
             }
         }
+    }
+
+    /// Appends a message to what waits to be written, if there is room. Returns where it ends.
+    fn append(&self, hub: &Hub, out: &mut Out, message: &[u8]) -> Result<u64, PostError> {
+        if out.closed || out.broken {
+            return Err(PostError::Closed);
+        }
+        let max_bytes = hub.limits.max_message_bytes;
+        if message.len() > max_bytes {
+            return Err(PostError::TooLong { len_bytes: message.len(), max_bytes });
+        }
+        let (waiting, frame) = (out.waiting_bytes(), HEADER_BYTES + message.len());
+        let depth = out.queued.len() + self.unpolled.load(Ordering::Relaxed);
+        if depth >= SEND_DEPTH
+            || (waiting > 0 && waiting.saturating_add(frame) > hub.limits.send_buffer_bytes)
+        {
+            return Err(PostError::Full);
+        }
+        frames::append(&mut out.bytes, message);
+        out.taken_bytes += frame as u64;
+        Ok(out.taken_bytes)
+    }
+
+    pub(super) fn send_copy(self: &Arc<Self>, hub: &Hub, id: u64, message: &[u8]) -> bool {
+        let mut out = self.out.lock();
+        let Ok(end) = self.append(hub, &mut out, message) else { return false };
+        out.queued.push_back(Queued { end, id, buffer: None });
+        drop(out);
+        hub.posted(self);
+        true
     }
 
     /// Writes what waits, as far as the socket takes it.

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, Timespec};
 use super::Limits;
 use super::frames::Budget;
 use super::link::Link;
-use crate::buffer::BufferPool;
+use crate::buffer::{Buffer, BufferPool};
 use crate::endpoint::{CompletionQueue, Wait};
 use crate::work::Completion;
 
@@ -34,6 +34,8 @@ pub(super) struct Pending {
 /// What only the polling thread needs.
 pub(super) struct Poller {
     pub(super) scratch: Vec<u8>,
+    /// Where the next long message may lie.
+    pub(super) landing: Option<Buffer>,
     /// Bytes of `scratch` that were read and not yet taken apart.
     pub(super) cursor: Option<Cursor>,
     events: Vec<(u64, EventFlags)>,
@@ -48,6 +50,8 @@ impl Poller {
 
 pub(super) struct Cursor {
     pub(super) link: Arc<Link>,
+    /// A message that was read to where it is to lie, before those bytes.
+    pub(super) first: Option<Buffer>,
     pub(super) at: usize,
     pub(super) end: usize,
 }
@@ -92,7 +96,7 @@ impl Hub {
         let wake = rustix::event::eventfd(0, flags)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let events = Vec::with_capacity(EVENTS);
-        let poller = Poller { scratch: vec![0; READ_BYTES], cursor: None, events };
+        let poller = Poller { scratch: vec![0; READ_BYTES], landing: None, cursor: None, events };
         Ok(Self {
             budget: Budget::new(limits.total_receive_bytes),
             limits,

@@ -1,20 +1,27 @@
 //! Reading: one `recv` brings as many messages as it holds.
 
-use std::io::Error;
+use std::io::{Error, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
+use super::frames::HEADER_BYTES;
 use super::link::Link;
 use super::queue::{Cursor, Hub, Poller};
+use crate::buffer::Buffer;
 use crate::work::{Completion, Outcome};
 
 /// How long a `recv` that waits lasts at most.
 pub(super) const NAP: Duration = Duration::from_millis(50);
+/// Messages of such lengths are read to where they are to lie; others are copied, short ones
+/// because that is cheap, and long ones because they come in pieces.
+const LANDING_MIN_BYTES: usize = 4 << 10;
+const LANDING_MAX_BYTES: usize = 64 << 10;
 const ENDS: EventFlags = EventFlags::IN.union(EventFlags::HUP).union(EventFlags::ERR);
 
 impl Hub {
@@ -32,12 +39,71 @@ impl Hub {
 
     /// Reads what has arrived; without `DONTWAIT`, what arrives within [`NAP`].
     fn read(&self, poller: &mut Poller, link: Arc<Link>, flags: RecvFlags) {
-        match rustix::net::recv(&link.stream, poller.scratch.as_mut_slice(), flags) {
-            Ok((0, _)) => link.fail(self, "closed by the peer"),
-            Ok((end, _)) => poller.cursor = Some(Cursor { link, at: 0, end }),
+        let foreseen = link.recv.lock().foreseen_bytes();
+        let read = match foreseen
+            .filter(|bytes| (LANDING_MIN_BYTES..=LANDING_MAX_BYTES).contains(bytes))
+        {
+            Some(bytes) => self.read_landing(poller, &link, bytes, flags),
+            None => {
+                let read = rustix::net::recv(&link.stream, poller.scratch.as_mut_slice(), flags);
+                read.map(|(end, _)| (end, None, 0..end))
+            }
+        };
+        match read {
+            Ok((0, ..)) => link.fail(self, "closed by the peer"),
+            Ok((_, first, Range { start: at, end })) => {
+                poller.cursor = Some(Cursor { link, first, at, end });
+            }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => link.fail(self, &format!("connection lost: {}", Error::from(e))),
         }
+    }
+
+    /// Reads a message that is likely as long as the one before it to where it is to lie, so that
+    /// it need not be copied there. Returns how many bytes were read, the message if it is there
+    /// and nearly fills its buffer, and where in `scratch` all else lies.
+    fn read_landing(
+        &self,
+        poller: &mut Poller,
+        link: &Link,
+        foreseen_bytes: usize,
+        flags: RecvFlags,
+    ) -> rustix::io::Result<(usize, Option<Buffer>, Range<usize>)> {
+        let Poller { scratch, landing, .. } = poller;
+        let kept = landing.take().filter(|kept| kept.capacity_bytes() >= foreseen_bytes);
+        let mut into = kept.unwrap_or_else(|| self.pool.get(foreseen_bytes));
+        let room = into.capacity_bytes().min(LANDING_MAX_BYTES);
+        into.set_len(room);
+        let mut header = [0; HEADER_BYTES];
+        let (before, behind) = scratch.split_at_mut(HEADER_BYTES + room);
+        let mut parts = [&mut header[..], &mut into[..], behind].map(IoSliceMut::new);
+        let received = rustix::net::recvmsg(
+            &link.stream,
+            &mut parts,
+            &mut RecvAncillaryBuffer::default(),
+            flags,
+        );
+        let n = match received {
+            Ok(received) => received.bytes,
+            Err(error) => {
+                *landing = Some(into);
+                return Err(error);
+            }
+        };
+        let landed = n.saturating_sub(HEADER_BYTES).min(room);
+        let len = u32::from_le_bytes(header) as usize;
+        let fits = n >= HEADER_BYTES && len <= landed.min(self.limits.max_message_bytes);
+        if fits && len > room / 2 {
+            // What lies behind it goes before what went to `scratch`.
+            let start = before.len() - (landed - len);
+            before[start..].copy_from_slice(&into[len..landed]);
+            into.set_len(len);
+            return Ok((n, Some(into), start..n + before.len() - HEADER_BYTES - landed));
+        }
+        before[..HEADER_BYTES].copy_from_slice(&header);
+        before[HEADER_BYTES..HEADER_BYTES + landed].copy_from_slice(&into[..landed]);
+        *landing = Some(into);
+        Ok((n, None, 0..n))
     }
 
     /// Takes messages out of what was read, up to a length of `end`.
@@ -52,7 +118,11 @@ impl Hub {
                 poller.cursor = None;
                 return;
             }
-            match recv.next(&mut rest, max_bytes, &self.budget, &self.pool) {
+            let next = match cursor.first.take() {
+                Some(first) => Ok(Some(first)),
+                None => recv.next(&mut rest, max_bytes, &self.budget, &self.pool),
+            };
+            match next {
                 Ok(Some(message)) => {
                     let outcome = Outcome::Received(message);
                     out.push(Completion { context: link.context, id: 0, outcome });

@@ -111,6 +111,10 @@ impl Endpoint for TcpEndpoint {
         self.link.post(&self.hub, chain)
     }
 
+    fn send_copy(&self, id: u64, message: &[u8]) -> bool {
+        self.link.send_copy(&self.hub, id, message)
+    }
+
     fn attach(&self, _region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {
         Err(AttachError::NotOneSided)
     }

@@ -1,7 +1,7 @@
 //! Answers.
 
-use super::error::RpcError;
-use super::request::Payload;
+use super::error::{ErrorCode, RpcError, encode_error};
+use super::request::{Payload, batch_room};
 use crate::codec::{DecodeError, Reader, Write};
 use crate::limits::{BATCH_MAX, KEY_MAX_BYTES, SCAN_KEYS_MAX};
 
@@ -127,6 +127,48 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// The answer to a batch, written piece by piece: the same bytes as of [`Answer::encode`], without
+/// all its values beside it.
+pub struct BatchAnswer;
+
+/// Bytes of a [`Found`] whose value travels inline, without the value.
+pub const FOUND_HEAD_BYTES: usize = 1 + 8 + 4 + 4 + 1 + 4;
+
+impl BatchAnswer {
+    /// Begins it: so many results have to follow.
+    pub fn begin(id: u64, count: u32, out: &mut Vec<u8>) {
+        out.u64(id);
+        out.u8(BATCH);
+        out.u32(count);
+    }
+
+    /// Appends a result.
+    pub fn push(result: &Result<Reply<'_>, RpcError>, out: &mut Vec<u8>) {
+        encode_result(result, out);
+    }
+
+    /// Appends an error.
+    pub fn push_error(code: ErrorCode, text: &str, out: &mut Vec<u8>) {
+        out.u8(FAILED);
+        encode_error(code, text, out);
+    }
+}
+
+impl Found<'_> {
+    /// What stands before a value that travels inline: with the value a whole result.
+    #[must_use]
+    pub fn head(&self) -> [u8; FOUND_HEAD_BYTES] {
+        let mut head = [0; FOUND_HEAD_BYTES];
+        head[0] = FOUND;
+        head[1..9].copy_from_slice(&self.version.to_le_bytes());
+        head[9..13].copy_from_slice(&self.expiry_s.to_le_bytes());
+        head[13..17].copy_from_slice(&self.user_flags.to_le_bytes());
+        // Byte 17: inline.
+        head[18..22].copy_from_slice(&(self.value.len_bytes() as u32).to_le_bytes());
+        head
+    }
+}
+
 fn encode_result(result: &Result<Reply<'_>, RpcError>, out: &mut Vec<u8>) {
     match result {
         Err(error) => {
@@ -177,8 +219,11 @@ fn decode_result<'a>(
                     max_bytes: BATCH_MAX,
                 });
             }
-            let replies = (0..count).map(|_| decode_result(reader, false));
-            Ok(Reply::Batch(replies.collect::<Result<_, _>>()?))
+            let mut replies = Vec::with_capacity(batch_room(count, reader));
+            for _ in 0..count {
+                replies.push(decode_result(reader, false)?);
+            }
+            Ok(Reply::Batch(replies))
         }
         kind => return Err(DecodeError::Unknown { field: "reply", value: u64::from(kind) }),
     })

@@ -92,9 +92,7 @@ impl RpcError {
 
     /// Appends it; a longer text is cut, so that the peer can read it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.u16(self.code as u16);
-        let end = self.text.floor_char_boundary(ERROR_TEXT_MAX_BYTES);
-        out.bytes(&self.text.as_bytes()[..end]);
+        encode_error(self.code, &self.text, out);
     }
 
     /// Reads it.
@@ -106,4 +104,10 @@ impl RpcError {
         let text = reader.text("error text", ERROR_TEXT_MAX_BYTES)?.to_owned();
         Ok(Self { code, text })
     }
+}
+
+pub(super) fn encode_error(code: ErrorCode, text: &str, out: &mut Vec<u8>) {
+    out.u16(code as u16);
+    let end = text.floor_char_boundary(ERROR_TEXT_MAX_BYTES);
+    out.bytes(&text.as_bytes()[..end]);
 }

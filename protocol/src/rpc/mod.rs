@@ -8,6 +8,6 @@ mod answer;
 mod error;
 mod request;
 
-pub use answer::{Answer, Found, KeyAt, Reply};
+pub use answer::{Answer, BatchAnswer, FOUND_HEAD_BYTES, Found, KeyAt, Reply};
 pub use error::{ErrorCode, RpcError};
 pub use request::{CounterAction, Expect, Landing, Op, Payload, Request, Ttl};

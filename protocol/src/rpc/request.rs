@@ -248,6 +248,14 @@ pub enum Ttl {
     Seconds(u32),
 }
 
+/// Parts of a batch that there is room for before they are seen, at most.
+const BATCH_ROOM_MAX: usize = 32;
+
+/// For how many parts of a batch room is made at first: a number that is only announced takes none.
+pub(super) fn batch_room(count: u32, reader: &Reader<'_>) -> usize {
+    BATCH_ROOM_MAX.min(count as usize).min(reader.remaining())
+}
+
 const PING: u8 = 0;
 const GET: u8 = 1;
 const PUT: u8 = 2;
@@ -469,7 +477,11 @@ impl<'a> Op<'a> {
             let len_bytes = u64::from(count);
             return Err(DecodeError::TooLong { field: "batch", len_bytes, max_bytes: BATCH_MAX });
         }
-        (0..count).map(|_| Self::decode(reader, false)).collect::<Result<_, _>>().map(Self::Batch)
+        let mut ops = Vec::with_capacity(batch_room(count, reader));
+        for _ in 0..count {
+            ops.push(Self::decode(reader, false)?);
+        }
+        Ok(Self::Batch(ops))
     }
 }
 

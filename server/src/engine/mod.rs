@@ -25,6 +25,7 @@ mod epoch;
 mod evict;
 mod expire;
 mod floor;
+mod get;
 mod header;
 mod heat;
 mod huge;

@@ -79,6 +79,11 @@ impl<'a> Spot<'a> {
         own(self.memory.read_bytes(self.offset_bytes, into));
     }
 
+    /// Reads so many bytes to behind what `into` holds.
+    pub(super) fn append_to(self, len_bytes: usize, into: &mut Vec<u8>) {
+        own(self.memory.append_bytes(self.offset_bytes, len_bytes, into));
+    }
+
     pub(super) fn write(self, from: &[u8]) {
         own(self.memory.write_bytes(self.offset_bytes, from));
     }

@@ -115,6 +115,10 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
+    pub(super) fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
     pub(super) fn fingerprint(&self) -> u16 {
         self.hash.fingerprint()
     }
@@ -226,26 +230,6 @@ impl Table {
     /// Lets the heat of its keys grow old, and have room for as many as its index before it splits.
     pub(super) fn tend_heat(&self) {
         self.heat.tend(self.index.segment_count() * SEGMENT_SLOTS * 3 / 4);
-    }
-
-    /// Copies the value into `into`, whose contents it replaces. `None`: absent or expired, or
-    /// the table was dropped.
-    pub fn get(&self, key: &[u8], into: &mut Vec<u8>) -> Option<Stored> {
-        let found = self.find(key).ok()?;
-        let hit = found.probe.hit?;
-        if self.is_expired(&hit.header) {
-            return None;
-        }
-        if hit.header.is_counter() {
-            // One whose cell a client has overwritten has no value.
-            let number = self.number_of(&hit).ok()?;
-            into.clear();
-            into.extend_from_slice(number.to_string().as_bytes());
-        } else {
-            read_value(self.shared.pool.at(hit.addr), &hit.header, into);
-        }
-        self.heat.note(found.hash);
-        Some(hit.header.into())
     }
 
     /// Stores a value if `expect` is met, and gives its version.
@@ -563,6 +547,6 @@ pub(super) fn check(expect: Expect, version: Option<u64>) -> Result<(), RpcError
 
 /// Copies the value of the entry at `at` out.
 pub(super) fn read_value(at: Spot<'_>, header: &EntryHeader, into: &mut Vec<u8>) {
-    into.resize(header.value_len as usize, 0);
-    at.plus(header.value_offset()).read(into);
+    into.clear();
+    at.plus(header.value_offset()).append_to(header.value_len as usize, into);
 }

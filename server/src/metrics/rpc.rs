@@ -95,6 +95,11 @@ impl RpcShard {
         add(&self.results[verb(op)][class], 1);
     }
 
+    /// Counts an operation that gave what it was to give.
+    pub(crate) fn ok(&self, op: &Op<'_>) {
+        add(&self.results[verb(op)][0], 1);
+    }
+
     /// A request was served in so many ns.
     pub(crate) fn time(&self, verb: usize, ns: u64) {
         let times = &self.times[verb];

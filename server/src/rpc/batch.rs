@@ -1,21 +1,24 @@
 //! Several operations in one request: one after the other, a result for each.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::fmt::Write;
 
 use onesided_fabric::WorkRequest;
-use onesided_protocol::rpc::{Answer, ErrorCode, Op, Payload, Reply, RpcError};
+use onesided_protocol::rpc::{
+    Answer, BatchAnswer, ErrorCode, FOUND_HEAD_BYTES, Op, Reply, RpcError,
+};
 
-use super::exec::{Outcome, found};
-use super::value::FOUND_OVERHEAD_BYTES;
-use super::{Call, Scratch};
-use crate::engine::Stored;
+use super::{Call, Done, Scratch};
 use crate::session::ANSWER_KEPT_MAX_BYTES;
 
 /// Bytes of an answer that are no result: id, kind and count.
 const HEAD_BYTES: usize = 8 + 1 + 4;
 /// Room that every result has: a code and a short text, or any reply but a value.
 const RESULT_BYTES: usize = 64;
+/// Of a longer answer values are left out of what is kept for a retry: they would drive what is
+/// used out of the processor's caches.
+const ANSWER_KEPT_WHOLE_BYTES: usize = 1 << 10;
+const _: () = assert!(ANSWER_KEPT_WHOLE_BYTES <= ANSWER_KEPT_MAX_BYTES);
 /// Operations whose keys are looked up together.
 const AHEAD: usize = 16;
 /// What of it a text may take.
@@ -36,15 +39,9 @@ fn key<'o>(op: &'o Op<'_>) -> Option<&'o [u8]> {
     }
 }
 
-enum Result1 {
-    Fixed(Result<Reply<'static>, RpcError>),
-    /// A value in the arena.
-    Inline(Stored, Range<usize>),
-}
-
 impl Call<'_> {
-    /// Executes a batch and encodes its answer. Returns the answer to keep for a retry, when
-    /// that is not the whole one.
+    /// Executes a batch and encodes its answer, and the one to keep for a retry, when that is not
+    /// the whole one.
     pub(super) fn answer_batch(
         &self,
         id: u64,
@@ -52,7 +49,7 @@ impl Call<'_> {
         ops: &[Op<'_>],
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
-    ) -> Option<Vec<u8>> {
+    ) {
         let most = self.peer.caps.max_message_bytes.saturating_sub(HEAD_BYTES) / RESULT_BYTES;
         if ops.len() > most {
             let count = ops.len();
@@ -61,16 +58,15 @@ impl Call<'_> {
             );
             let error = RpcError::new(ErrorCode::TooLarge, text);
             self.dispatcher.shard.count(batch, Err(&error));
-            Answer { id, result: Err(error) }.encode(&mut scratch.encoded);
-            return None;
+            return Answer { id, result: Err(error) }.encode(&mut scratch.encoded);
         }
-        let results = self.execute_all(ops, scratch, out);
-        let Scratch { arena, encoded, .. } = scratch;
-        let reply = Reply::Batch(results.iter().map(|result| result.borrow(arena)).collect());
-        self.dispatcher.shard.count(batch, Ok(&reply));
-        Answer { id, result: Ok(reply) }.encode(encoded);
-        let staged = results.iter().any(Result1::is_staged);
-        (staged || encoded.len() > ANSWER_KEPT_MAX_BYTES).then(|| lean(id, &results))
+        BatchAnswer::begin(id, ops.len() as u32, &mut scratch.encoded);
+        let results = self.perform_all(ops, batch.is_mutation(), scratch, out);
+        self.dispatcher.shard.ok(batch);
+        let is_long = scratch.encoded.len() > ANSWER_KEPT_WHOLE_BYTES;
+        if is_long && !results.is_empty() || results.iter().any(is_staged) {
+            lean(id, &results, &mut scratch.lean);
+        }
     }
 
     fn look_ahead(&self, ops: &[Op<'_>]) {
@@ -80,47 +76,38 @@ impl Call<'_> {
         }
     }
 
-    fn execute_all(
+    /// Performs them one after the other, each behind the result of the one before it. Returns the
+    /// results, if they may have to be kept.
+    fn perform_all(
         &self,
         ops: &[Op<'_>],
+        keeps: bool,
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
-    ) -> Vec<Result1> {
+    ) -> Vec<Done> {
         let max_bytes = self.peer.caps.max_message_bytes;
-        let Scratch { value, arena, pool, landed_bytes, .. } = scratch;
-        arena.clear();
         // What the results take beyond the room that each has anyway.
         let mut spare = max_bytes.saturating_sub(HEAD_BYTES + ops.len() * RESULT_BYTES);
-        let mut results = Vec::with_capacity(ops.len());
+        let mut results = Vec::with_capacity(if keeps { ops.len() } else { 0 });
         for (number, op) in ops.iter().enumerate() {
             if number % AHEAD == 0 {
                 self.look_ahead(&ops[number..ops.len().min(number + AHEAD)]);
             }
-            let result = match self.execute(op, value, pool) {
-                Ok(Outcome::Reply(reply)) => Result1::Fixed(Ok(reply)),
-                Err(error) => Result1::Fixed(Err(fit(error, &mut spare))),
-                Ok(Outcome::Value(stored)) => {
-                    let room = spare + RESULT_BYTES - FOUND_OVERHEAD_BYTES;
-                    match self.place(op, value, room, landed_bytes, pool, out) {
-                        Ok(Payload::Inline(bytes)) => {
-                            let taken = FOUND_OVERHEAD_BYTES + bytes.len();
-                            spare -= taken.saturating_sub(RESULT_BYTES);
-                            let start = arena.len();
-                            arena.extend_from_slice(bytes);
-                            Result1::Inline(stored, start..arena.len())
-                        }
-                        Ok(Payload::Staged { offset_bytes, len_bytes }) => {
-                            let payload = Payload::Staged { offset_bytes, len_bytes };
-                            Result1::Fixed(Ok(Reply::Found(found(stored, payload))))
-                        }
-                        Ok(Payload::Lent { .. }) => unreachable!("no answer is in a lent buffer"),
-                        Err(error) => Result1::Fixed(Err(fit(error, &mut spare))),
-                    }
+            let room = spare + RESULT_BYTES - FOUND_HEAD_BYTES;
+            let done = match self.perform(op, room, scratch, out) {
+                Done::Value(len_bytes) => {
+                    spare -= (FOUND_HEAD_BYTES + len_bytes).saturating_sub(RESULT_BYTES);
+                    Done::Value(len_bytes)
+                }
+                Done::Result(result) => {
+                    let result = result.map_err(|error| fit(error, &mut spare));
+                    BatchAnswer::push(&result, &mut scratch.encoded);
+                    Done::Result(result)
                 }
             };
-            let reply = result.borrow(arena);
-            self.dispatcher.shard.count(op, reply.as_ref());
-            results.push(result);
+            if keeps {
+                results.push(done);
+            }
         }
         results
     }
@@ -143,31 +130,25 @@ fn short(error: &RpcError) -> RpcError {
 
 /// The answer without values and long texts. A retry's GETs say that the value must be asked for
 /// again: it may have changed since, and values are too long to be kept.
-fn lean(id: u64, results: &[Result1]) -> Vec<u8> {
-    let again = |len: usize| Err(RpcError::new(ErrorCode::NeedsLanding, len.to_string()));
-    let replies = results.iter().map(|result| match result {
-        Result1::Inline(_, range) => again(range.len()),
-        Result1::Fixed(Ok(Reply::Found(found))) => again(found.value.len_bytes()),
-        Result1::Fixed(Ok(reply)) => Ok(reply.clone()),
-        Result1::Fixed(Err(error)) => Err(short(error)),
-    });
-    let mut encoded = Vec::new();
-    Answer { id, result: Ok(Reply::Batch(replies.collect())) }.encode(&mut encoded);
-    encoded
-}
-
-impl Result1 {
-    fn is_staged(&self) -> bool {
-        matches!(self, Self::Fixed(Ok(Reply::Found(_))))
-    }
-
-    fn borrow<'r>(&'r self, arena: &'r [u8]) -> Result<Reply<'r>, RpcError> {
-        match self {
-            Self::Fixed(result) => result.clone(),
-            Self::Inline(stored, range) => {
-                let bytes = arena.get(range.clone()).unwrap_or_default();
-                Ok(Reply::Found(found(*stored, Payload::Inline(bytes))))
-            }
+fn lean(id: u64, results: &[Done], into: &mut Vec<u8>) {
+    let mut text = String::new();
+    let mut again = |len: usize, into: &mut Vec<u8>| {
+        text.clear();
+        // Writing to a string does not fail.
+        let _written = write!(text, "{len}");
+        BatchAnswer::push_error(ErrorCode::NeedsLanding, &text, into);
+    };
+    BatchAnswer::begin(id, results.len() as u32, into);
+    for result in results {
+        match result {
+            Done::Value(len_bytes) => again(*len_bytes, into),
+            Done::Result(Ok(Reply::Found(found))) => again(found.value.len_bytes(), into),
+            Done::Result(Err(error)) => BatchAnswer::push(&Err(short(error)), into),
+            Done::Result(reply) => BatchAnswer::push(reply, into),
         }
     }
+}
+
+fn is_staged(done: &Done) -> bool {
+    matches!(done, Done::Result(Ok(Reply::Found(_))))
 }

@@ -1,52 +1,32 @@
 //! One operation against its table.
 
-use std::sync::Arc;
-
 use onesided_fabric::BufferPool;
-use onesided_protocol::rpc::{ErrorCode, Found, Op, Payload, Reply, RpcError};
+use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
 
 use super::Call;
-use crate::engine::{Counted, Stored, Table};
-
-/// What an operation gave.
-pub(super) enum Outcome {
-    /// All of it.
-    Reply(Reply<'static>),
-    /// A value, which lies in the caller's buffer.
-    Value(Stored),
-}
-
-/// A value on its way.
-pub(super) fn found(stored: Stored, value: Payload<'_>) -> Found<'_> {
-    let Stored { version, expiry_s, user_flags } = stored;
-    Found { version, expiry_s, user_flags, value }
-}
+use crate::engine::{Counted, Table};
 
 impl Call<'_> {
-    pub(super) fn table(&self) -> Result<Arc<Table>, RpcError> {
-        self.peer.session.tenant.engine.table(self.table).ok_or_else(|| {
+    pub(super) fn table(&self) -> Result<&Table, RpcError> {
+        if let Some(table) = self.found.get() {
+            return Ok(table);
+        }
+        let table = self.peer.session.tenant.engine.table(self.table).ok_or_else(|| {
             let text =
                 format!("there is no table with id {}: it was dropped; open it again", self.table);
             RpcError::new(ErrorCode::NoSuchTable, text)
-        })
+        })?;
+        Ok(self.found.get_or_init(|| table))
     }
 
-    /// Executes anything but a batch. `value` receives the value of a GET.
+    /// Executes anything but a GET, whose value goes its own way, a batch and a scan.
     pub(super) fn execute(
         &self,
         op: &Op<'_>,
-        value: &mut Vec<u8>,
         pool: &BufferPool,
-    ) -> Result<Outcome, RpcError> {
-        let reply = match op {
+    ) -> Result<Reply<'static>, RpcError> {
+        Ok(match op {
             Op::Ping => Reply::Pong,
-            Op::Get { key, .. } => {
-                value.clear();
-                match self.table()?.get(key, value) {
-                    Some(stored) => return Ok(Outcome::Value(stored)),
-                    None => Reply::Absent,
-                }
-            }
             Op::Put { key, value, expect, ttl, user_flags } => {
                 let table = self.table()?;
                 let put = |bytes: &[u8]| table.put(key, bytes, *expect, *ttl, *user_flags);
@@ -85,11 +65,10 @@ impl Call<'_> {
                 None => Reply::Absent,
             },
             Op::Lease { .. } | Op::Seal { .. } | Op::Linked { .. } => self.lease(op)?,
-            Op::Batch(_) | Op::Scan { .. } => {
+            Op::Get { .. } | Op::Batch(_) | Op::Scan { .. } => {
                 let text = "a batch or a scan inside a batch: send them one after the other";
                 return Err(RpcError::new(ErrorCode::Malformed, text));
             }
-        };
-        Ok(Outcome::Reply(reply))
+        })
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this | one request: decode, exactly-once, encode |
 //! | `exec` | one operation against its table |
+//! | `get` | a value, copied once: from the log into the answer |
 //! | `value` | values that travel in the message, or by the session's staging memory |
 //! | `fetch` | what must be READ before a request can be served, where a READ is a round trip |
 //! | `signal` | which requests ask for a completion |
@@ -12,15 +13,16 @@
 //! | `lease` | room that clients write entries into |
 //! | `timing` | how long requests take |
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
 use onesided_protocol::DecodeError;
-use onesided_protocol::rpc::{Answer, ErrorCode, Op, Reply, Request, RpcError};
+use onesided_protocol::rpc::{Answer, ErrorCode, Op, Request, RpcError};
 
-use crate::engine::ScanRange;
+use crate::engine::{ScanRange, Table};
 use crate::metrics::rpc::{RpcShard, verb};
 use crate::session::{Answers, Seen, Session};
 use crate::stats::Stats;
@@ -28,6 +30,7 @@ use crate::stats::Stats;
 mod batch;
 mod exec;
 mod fetch;
+mod get;
 mod lease;
 mod scan;
 mod signal;
@@ -35,6 +38,7 @@ mod timing;
 mod value;
 
 pub(crate) use fetch::Span;
+use get::Done;
 pub(crate) use signal::{Unsignaled, len_bytes};
 pub(crate) use timing::{Open, Slow, Timing};
 
@@ -66,14 +70,14 @@ pub(crate) struct Peer {
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) pool: BufferPool,
-    /// The value of a GET.
-    value: Vec<u8>,
-    /// Values of a batch.
+    /// Keys of a scan.
     arena: Vec<u8>,
     /// Bytes of the request's values that are WRITten to where they were asked for.
     landed_bytes: usize,
     /// The answer.
     encoded: Vec<u8>,
+    /// The answer as it is kept, if that is another one.
+    lean: Vec<u8>,
     /// What was served last.
     verb: Option<usize>,
     /// The poller's look at the clock just before it found what it serves now.
@@ -106,6 +110,8 @@ struct Call<'c> {
     dispatcher: &'c Dispatcher,
     peer: &'c Peer,
     table: u32,
+    /// It, once it was looked up.
+    found: OnceCell<Arc<Table>>,
 }
 
 impl Dispatcher {
@@ -126,6 +132,7 @@ impl Dispatcher {
     ) -> Verdict {
         let begun = self.begin(scratch);
         scratch.encoded.clear();
+        scratch.lean.clear();
         scratch.landed_bytes = 0;
         let before = out.len();
         let verdict = match Request::decode(message) {
@@ -133,9 +140,7 @@ impl Dispatcher {
             Err(error) => self.refuse(Request::peek_id(message), error, scratch),
         };
         if !scratch.encoded.is_empty() {
-            peer.sent += 1;
-            let op = Opcode::Send { message: scratch.pool.copy_of(&scratch.encoded) };
-            out.push_back(WorkRequest { id: peer.sent, signaled: false, op });
+            send(peer, scratch, out);
         }
         for request in out.range_mut(before..) {
             peer.unsignaled.mark(request, peer.caps.send_depth);
@@ -143,7 +148,7 @@ impl Dispatcher {
         if let Some(begun) = begun {
             self.end(peer, begun, scratch, message.len());
         }
-        for buffer in [&mut scratch.value, &mut scratch.arena, &mut scratch.encoded] {
+        for buffer in [&mut scratch.arena, &mut scratch.encoded, &mut scratch.lean] {
             if buffer.capacity() > SCRATCH_KEPT_BYTES {
                 *buffer = Vec::new();
             }
@@ -172,7 +177,8 @@ impl Dispatcher {
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
     ) -> Verdict {
-        let call = Call { dispatcher: self, peer, table: request.table };
+        let found = OnceCell::new();
+        let call = Call { dispatcher: self, peer, table: request.table, found };
         if !request.op.is_mutation() {
             call.answer(&request, scratch, out);
             return Verdict::Keep;
@@ -230,21 +236,21 @@ impl Dispatcher {
             }
             Seen::Ended => return Verdict::Close("its session is over".to_owned()),
         }
-        let lean = call.answer(request, scratch, out);
-        let kept = lean.as_deref().unwrap_or(&scratch.encoded);
-        answers.keep(request.sequence, kept);
+        call.answer(request, scratch, out);
+        let Scratch { encoded, lean, .. } = scratch;
+        answers.keep(request.sequence, if lean.is_empty() { encoded } else { lean });
         Verdict::Keep
     }
 }
 
 impl Call<'_> {
-    /// Executes and encodes. Returns the answer to keep for a retry, if it is another one.
+    /// Executes and encodes the answer, and the one to keep for a retry, if it is another one.
     fn answer(
         &self,
         request: &Request<'_>,
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
-    ) -> Option<Vec<u8>> {
+    ) {
         let id = request.id;
         scratch.verb = Some(verb(&request.op));
         if let Op::Batch(ops) = &request.op {
@@ -252,20 +258,23 @@ impl Call<'_> {
         }
         if let Op::Scan { from, after, prefix_len, limit } = request.op {
             let range = ScanRange { from, after, prefix_len: prefix_len.into() };
-            self.answer_scan(id, &request.op, range, limit.into(), scratch);
-            return None;
+            return self.answer_scan(id, &request.op, range, limit.into(), scratch);
         }
         let room = self.peer.caps.max_message_bytes.saturating_sub(value::ANSWER_OVERHEAD_BYTES);
-        let Scratch { value, encoded, pool, landed_bytes, .. } = scratch;
-        let result = match self.execute(&request.op, value, pool) {
-            Ok(exec::Outcome::Reply(reply)) => Ok(reply),
-            Ok(exec::Outcome::Value(stored)) => self
-                .place(&request.op, value, room, landed_bytes, pool, out)
-                .map(|payload| Reply::Found(exec::found(stored, payload))),
-            Err(error) => Err(error),
-        };
-        self.dispatcher.shard.count(&request.op, result.as_ref());
-        Answer { id, result }.encode(encoded);
-        None
+        scratch.encoded.extend_from_slice(&id.to_le_bytes());
+        if let Done::Result(result) = self.perform(&request.op, room, scratch, out) {
+            scratch.encoded.clear();
+            Answer { id, result }.encode(&mut scratch.encoded);
+        }
     }
+}
+
+/// Sends the answer: at once, if nothing has to go before it and the fabric copies anyway.
+fn send(peer: &mut Peer, scratch: &Scratch, out: &mut VecDeque<WorkRequest>) {
+    peer.sent += 1;
+    if out.is_empty() && peer.endpoint.send_copy(peer.sent, &scratch.encoded) {
+        return;
+    }
+    let op = Opcode::Send { message: scratch.pool.copy_of(&scratch.encoded) };
+    out.push_back(WorkRequest { id: peer.sent, signaled: false, op });
 }

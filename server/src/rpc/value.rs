@@ -6,14 +6,12 @@
 use std::collections::VecDeque;
 
 use onesided_fabric::{BufferPool, Opcode, RegionId, RemoteAddr, WorkRequest};
-use onesided_protocol::rpc::{ErrorCode, Landing, Op, Payload, RpcError};
+use onesided_protocol::rpc::{ErrorCode, FOUND_HEAD_BYTES, Landing, Op, Payload, RpcError};
 
 use super::Call;
 
-/// An answer's id, kind, version, expiry, user flags, payload kind and length.
-pub(super) const ANSWER_OVERHEAD_BYTES: usize = 8 + FOUND_OVERHEAD_BYTES;
-/// The same of one reply in a batch.
-pub(super) const FOUND_OVERHEAD_BYTES: usize = 1 + 8 + 4 + 4 + 1 + 4;
+/// An answer's id, and what stands before its value.
+pub(super) const ANSWER_OVERHEAD_BYTES: usize = 8 + FOUND_HEAD_BYTES;
 /// The session's staging memory, seen from the server.
 pub(super) const STAGING: RegionId = RegionId(0);
 

@@ -1,0 +1,78 @@
+//! GETs: a value is copied once, from the log into the answer, unless it has to go another way.
+
+use std::collections::VecDeque;
+
+use onesided_fabric::WorkRequest;
+use onesided_protocol::rpc::{FOUND_HEAD_BYTES, Found, Op, Payload, Reply, RpcError};
+
+use super::{Call, Scratch};
+use crate::engine::Stored;
+
+/// What came of an operation.
+pub(super) enum Done {
+    /// A value of so many bytes: its result stands in the answer.
+    Value(usize),
+    /// All else: to be encoded.
+    Result(Result<Reply<'static>, RpcError>),
+}
+
+impl Call<'_> {
+    /// Performs anything but a batch and a scan, and counts it. A value of up to `room_bytes` is
+    /// in the answer then.
+    pub(super) fn perform(
+        &self,
+        op: &Op<'_>,
+        room_bytes: usize,
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Done {
+        let shard = &self.dispatcher.shard;
+        let done = match op {
+            Op::Get { key, .. } => self.get(op, key, room_bytes, scratch, out),
+            op => Done::Result(self.execute(op, &scratch.pool)),
+        };
+        match &done {
+            Done::Value(_) => shard.ok(op),
+            Done::Result(result) => shard.count(op, result.as_ref()),
+        }
+        done
+    }
+
+    fn get(
+        &self,
+        op: &Op<'_>,
+        key: &[u8],
+        room_bytes: usize,
+        scratch: &mut Scratch,
+        out: &mut VecDeque<WorkRequest>,
+    ) -> Done {
+        let Scratch { encoded, pool, landed_bytes, .. } = scratch;
+        let start = encoded.len();
+        let result = self.table().and_then(|table| {
+            encoded.extend_from_slice(&[0; FOUND_HEAD_BYTES]);
+            let Some(stored) = table.get_behind(key, encoded) else { return Ok(Reply::Absent) };
+            let (_, value) = encoded[start..].split_at(FOUND_HEAD_BYTES);
+            let value = self.place(op, value, room_bytes, landed_bytes, pool, out)?;
+            let Stored { version, expiry_s, user_flags } = stored;
+            Ok(Reply::Found(Found { version, expiry_s, user_flags, value }))
+        });
+        let result = match result {
+            Ok(Reply::Found(found)) => match found.value {
+                Payload::Inline(value) => {
+                    let (head, len_bytes) = (found.head(), value.len());
+                    encoded[start..start + FOUND_HEAD_BYTES].copy_from_slice(&head);
+                    return Done::Value(len_bytes);
+                }
+                Payload::Staged { offset_bytes, len_bytes } => {
+                    let value = Payload::Staged { offset_bytes, len_bytes };
+                    Ok(Reply::Found(Found { value, ..found }))
+                }
+                Payload::Lent { .. } => unreachable!("no answer is in a lent buffer"),
+            },
+            Ok(_) => Ok(Reply::Absent),
+            Err(error) => Err(error),
+        };
+        encoded.truncate(start);
+        Done::Result(result)
+    }
+}
