@@ -495,7 +495,8 @@ impl Table {
 
     /// Performs operations of several kinds in as few round trips as can be; one result for each,
     /// in order. Those on one key are done in their order, others in any. They are not atomic
-    /// together.
+    /// together. [`Error::OutcomeUnknown`] to a GET: what it gave was lost, and an operation behind
+    /// it may have written its key.
     pub async fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<BatchReply, Error>> {
         batch::batch(&self.handle, ops).await
     }

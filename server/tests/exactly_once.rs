@@ -154,3 +154,68 @@ fn a_batch_is_applied_once_and_its_long_values_are_not_kept() {
     assert_eq!((error.code, error.text.as_str()), (ErrorCode::NeedsLanding, "100000"));
     assert_eq!(data.get(b"n").as_deref(), Some(&b"2"[..]));
 }
+
+/// The answer to a batch, and to its retry.
+fn twice(data: &mut Data, sequence: u64, batch: &Op<'_>) -> [Vec<u8>; 2] {
+    [(); 2].map(|()| data.call_bytes(sequence, batch.clone()))
+}
+
+fn results(answer: &[u8]) -> Vec<Result<Reply<'_>, RpcError>> {
+    match Answer::decode(answer).expect("decodes").result {
+        Ok(Reply::Batch(results)) => results,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn short_answers_to_batches_are_given_again_whole() {
+    let server = start(config());
+    let (_control, mut data) = connect(server.addr());
+    assert!(data.call(1, put(b"k", &[7; 900])).is_ok());
+    let batch = Op::Batch(vec![Op::Get { key: b"k", landing: None }, INCREMENT]);
+    let [first, again] = twice(&mut data, 2, &batch);
+    assert!(first.len() > 900 && first[8..] == again[8..]);
+    // Texts of errors are no values.
+    let table = data.table;
+    data.table = 999;
+    let batch = Op::Batch(vec![INCREMENT; 40]);
+    let [first, again] = twice(&mut data, 3, &batch);
+    assert!(first.len() > 2000 && first[8..] == again[8..]);
+    data.table = table;
+    assert_eq!(data.get(b"n").as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn of_longer_ones_what_the_batch_overwrites_is_kept() {
+    const GET: Op<'static> = Op::Get { key: b"k", landing: None };
+    const OTHER: Op<'static> = Op::Get { key: b"other", landing: None };
+    let server = start(config());
+    let (_control, mut data) = connect(server.addr());
+    let old = [7; 3000];
+    assert!(data.call(1, put(b"k", &old)).is_ok());
+    assert!(data.call(2, put(b"other", &old)).is_ok());
+    let batch = Op::Batch(vec![GET, OTHER, INCREMENT, put(b"k", b"new"), GET]);
+    let [first, again] = twice(&mut data, 3, &batch);
+    let (first, again) = (results(&first), results(&again));
+    assert!(matches!(&first[0], Ok(Reply::Found(f)) if f.value == Payload::Inline(&old)));
+    assert_eq!(first[0], again[0], "it cannot be asked for any more");
+    assert_eq!(again[1].as_ref().expect_err("not kept").code, ErrorCode::NeedsLanding);
+    assert_eq!(again[4].as_ref().expect_err("not kept").text, "3");
+    assert_eq!(first[2..4], again[2..4]);
+    // More than is compared, and less than is kept: any of them may be one that is overwritten.
+    assert!(data.call(4, put(b"k", &old[..150])).is_ok());
+    let mut ops = vec![GET; 70];
+    ops.push(INCREMENT);
+    let [first, again] = twice(&mut data, 5, &Op::Batch(ops));
+    assert!(first[8..] == again[8..]);
+    // More than is kept.
+    let mut ops = vec![OTHER; 6];
+    ops.push(put(b"other", b"new"));
+    let [first, again] = twice(&mut data, 6, &Op::Batch(ops));
+    let again = results(&again);
+    let kept = again.iter().take_while(|result| result.is_ok()).count();
+    assert_eq!(again[..kept], results(&first)[..kept]);
+    assert!((1..6).contains(&kept) && again[6].is_ok());
+    assert_eq!(again[kept].as_ref().expect_err("not kept").text, "3000");
+    assert_eq!(data.get(b"n").as_deref(), Some(&b"2"[..]), "each applied once");
+}

@@ -3,12 +3,13 @@
 //! Operations reach the server in the order in which they are given, and it applies them in that
 //! order.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use onesided_protocol::limits::MESSAGE_OVERHEAD_BYTES;
-use onesided_protocol::rpc::{ErrorCode, Op, Reply};
+use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
 
-use super::stage::{check_limits, fits, len_in_batch};
+use super::stage::{check_limits, fits, key_and_value, len_in_batch};
 use super::{Progress, found, go_on};
 use crate::core::{Answered, CallError, Connection, Deadline, Keep, Outgoing};
 use crate::error::Error;
@@ -49,9 +50,9 @@ pub(crate) async fn call_many<T>(
         let after = ops.split_off(ops.len().min(PIPELINE));
         let by = table.deadline(what);
         match pipeline(table, by, ops).await {
-            Ok(attempts) => {
-                for attempt in attempts {
-                    conclude(table, by, attempt, &take, &mut results).await;
+            Ok(mut attempts) => {
+                while let Some(attempt) = attempts.pop_front() {
+                    conclude(table, by, attempt, &attempts, &take, &mut results).await;
                 }
             }
             Err(ops) => {
@@ -79,25 +80,33 @@ async fn conclude<T>(
     table: &TableHandle,
     by: Deadline,
     attempt: Attempt<'_>,
+    behind: &VecDeque<Attempt<'_>>,
     take: &impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
     results: &mut Vec<Result<T, Error>>,
 ) {
     let Attempt { open, op, progress, answer } = attempt;
+    // Nobody remembers what a GET gave: it is asked again behind all that came after it.
+    let is_lost = matches!(answer, Err(CallError::Lost { .. })) && !op.is_mutation();
     let Op::Batch(ops) = &op else {
+        if is_lost && is_overtaken(&op, &[], behind) {
+            return results.push(Err(overtaken(by)));
+        }
         return results.push(conclude_one(table, by, &open, &op, progress, answer, take).await);
     };
     let take_all = |reply: Reply<'_>, _: &mut Option<Keep>| take_batch(reply, ops.len(), take);
     let all = conclude_one(table, by, &open, &op, progress, answer, &take_all).await;
     let known = all.is_ok();
     let mut all = all.map(Vec::into_iter);
-    for op in ops {
+    for (number, op) in ops.iter().enumerate() {
         let result = match &mut all {
             Ok(all) => all.next().unwrap_or(Err(WRONG_COUNT)),
             Err(error) => Err(repeated(error)),
         };
+        // Its value has no room beside the others, or the answer is one to a retry.
+        let needs_room = |refused: &RpcError| refused.code == ErrorCode::NeedsLanding;
+        let needs_room = matches!(&result, Err(Error::Refused(refused)) if needs_room(refused));
         let again = match &result {
-            // Its value has no room beside the others, or the answer is one to a retry.
-            Err(Error::Refused(refused)) => refused.code == ErrorCode::NeedsLanding,
+            Err(Error::Refused(_)) => needs_room,
             Err(Error::NoSuchTable(_)) => {
                 open.mark_stale();
                 true
@@ -108,11 +117,29 @@ async fn conclude<T>(
             Err(_) => !known,
             Ok(_) => false,
         };
+        let in_doubt = matches!(result, Err(Error::OutcomeUnknown { .. }));
+        let is_late = needs_room || in_doubt || is_lost && (again || result.is_ok());
         results.push(match again {
+            _ if is_late && is_overtaken(op, &ops[number..], behind) => Err(overtaken(by)),
             true => go_on(table, by, op, Progress::default(), take).await,
             false => result,
         });
     }
+}
+
+/// Whether an operation behind this GET, in its batch or later, may have written its key.
+fn is_overtaken(get: &Op<'_>, ops: &[Op<'_>], behind: &VecDeque<Attempt<'_>>) -> bool {
+    let Op::Get { key, .. } = get else { return false };
+    let later = behind.iter().flat_map(|attempt| match &attempt.op {
+        Op::Batch(ops) => ops,
+        op => std::slice::from_ref(op),
+    });
+    ops.iter().chain(later).any(|op| op.is_mutation() && key_and_value(op).0 == *key)
+}
+
+fn overtaken(by: Deadline) -> Error {
+    let reason = "a GET's answer was lost, and a later operation of the call has written its key";
+    Error::OutcomeUnknown { what: by.what, reason: reason.to_owned() }
 }
 
 const WRONG_COUNT: Error = Error::BadAnswer("the answer to a batch is of another length");
@@ -172,7 +199,7 @@ async fn pipeline<'a>(
     table: &TableHandle,
     by: Deadline,
     ops: Vec<Op<'a>>,
-) -> Result<Vec<Attempt<'a>>, Vec<Op<'a>>> {
+) -> Result<VecDeque<Attempt<'a>>, Vec<Op<'a>>> {
     let Ok(open) = table.open(by).await else { return Err(ops) };
     let connection = &*open.connection;
     if !ops.iter().all(|op| fits(connection, op) && check_limits(connection, op).is_ok()) {

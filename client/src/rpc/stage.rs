@@ -26,7 +26,7 @@ pub(super) fn check_limits(connection: &Connection, op: &Op<'_>) -> Result<(), E
     Ok(())
 }
 
-fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
+pub(super) fn key_and_value<'a>(op: &Op<'a>) -> (&'a [u8], usize) {
     match op {
         Op::Put { key, value, .. } | Op::Append { key, value } | Op::WriteAt { key, value, .. } => {
             (key, value.len_bytes())

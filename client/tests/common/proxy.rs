@@ -1,5 +1,7 @@
 //! A TCP proxy that can be told to misbehave.
 
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

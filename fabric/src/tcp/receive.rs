@@ -70,7 +70,9 @@ impl Hub {
         flags: RecvFlags,
     ) -> rustix::io::Result<(usize, Option<Buffer>, Range<usize>)> {
         let Poller { scratch, landing, .. } = poller;
-        let kept = landing.take().filter(|kept| kept.capacity_bytes() >= foreseen_bytes);
+        // One that is too long for it would be of no use: see below.
+        let fit = foreseen_bytes..2 * foreseen_bytes;
+        let kept = landing.take().filter(|kept| fit.contains(&kept.capacity_bytes()));
         let mut into = kept.unwrap_or_else(|| self.pool.get(foreseen_bytes));
         let room = into.capacity_bytes().min(LANDING_MAX_BYTES);
         into.set_len(room);

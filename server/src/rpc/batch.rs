@@ -15,10 +15,12 @@ use crate::session::ANSWER_KEPT_MAX_BYTES;
 const HEAD_BYTES: usize = 8 + 1 + 4;
 /// Room that every result has: a code and a short text, or any reply but a value.
 const RESULT_BYTES: usize = 64;
-/// Of a longer answer values are left out of what is kept for a retry: they would drive what is
-/// used out of the processor's caches.
+/// Of a longer answer the values that can be asked for again are left out of what is kept for a
+/// retry: they would drive what is used out of the processor's caches.
 const ANSWER_KEPT_WHOLE_BYTES: usize = 1 << 10;
 const _: () = assert!(ANSWER_KEPT_WHOLE_BYTES <= ANSWER_KEPT_MAX_BYTES);
+/// In a longer batch nobody looks whose key is written later: any value may be one of those.
+const COMPARED_MAX: usize = 64;
 /// Operations whose keys are looked up together.
 const AHEAD: usize = 16;
 /// What of it a text may take.
@@ -63,9 +65,13 @@ impl Call<'_> {
         BatchAnswer::begin(id, ops.len() as u32, &mut scratch.encoded);
         let results = self.perform_all(ops, batch.is_mutation(), scratch, out);
         self.dispatcher.shard.ok(batch);
-        let is_long = scratch.encoded.len() > ANSWER_KEPT_WHOLE_BYTES;
-        if is_long && !results.is_empty() || results.iter().any(is_staged) {
-            lean(id, &results, &mut scratch.lean);
+        let len_bytes = scratch.encoded.len();
+        let is_value = |done: &Done| matches!(done, Done::Value(_));
+        if results.iter().any(is_staged)
+            || len_bytes > ANSWER_KEPT_WHOLE_BYTES && results.iter().any(is_value)
+            || len_bytes > ANSWER_KEPT_MAX_BYTES && !results.is_empty()
+        {
+            lean(id, ops, &results, &scratch.encoded, &mut scratch.lean);
         }
     }
 
@@ -95,9 +101,9 @@ impl Call<'_> {
             }
             let room = spare + RESULT_BYTES - FOUND_HEAD_BYTES;
             let done = match self.perform(op, room, scratch, out) {
-                Done::Value(len_bytes) => {
-                    spare -= (FOUND_HEAD_BYTES + len_bytes).saturating_sub(RESULT_BYTES);
-                    Done::Value(len_bytes)
+                Done::Value(range) => {
+                    spare -= range.len().saturating_sub(RESULT_BYTES);
+                    Done::Value(range)
                 }
                 Done::Result(result) => {
                     let result = result.map_err(|error| fit(error, &mut spare));
@@ -128,25 +134,40 @@ fn short(error: &RpcError) -> RpcError {
     RpcError::new(error.code, &error.text[..end])
 }
 
-/// The answer without values and long texts. A retry's GETs say that the value must be asked for
-/// again: it may have changed since, and values are too long to be kept.
-fn lean(id: u64, results: &[Done], into: &mut Vec<u8>) {
+/// The answer as it is kept. Where a retry's GETs find no value, they say that it must be asked for
+/// again: it may have changed since, but not by this batch, so that it was current at some time
+/// while the batch was under way. What the batch itself writes later is another matter: values
+/// from before that are kept, as far as they are short.
+fn lean(id: u64, ops: &[Op<'_>], results: &[Done], encoded: &[u8], into: &mut Vec<u8>) {
+    let is_short = encoded.len() <= ANSWER_KEPT_MAX_BYTES;
     let mut text = String::new();
-    let mut again = |len: usize, into: &mut Vec<u8>| {
+    let mut again = |len_bytes: usize, into: &mut Vec<u8>| {
         text.clear();
         // Writing to a string does not fail.
-        let _written = write!(text, "{len}");
+        let _written = write!(text, "{len_bytes}");
         BatchAnswer::push_error(ErrorCode::NeedsLanding, &text, into);
     };
     BatchAnswer::begin(id, results.len() as u32, into);
-    for result in results {
-        match result {
-            Done::Value(len_bytes) => again(*len_bytes, into),
+    for (number, done) in results.iter().enumerate() {
+        match done {
+            Done::Value(range)
+                if into.len() + range.len() <= ANSWER_KEPT_MAX_BYTES
+                    && is_written_later(ops, number) =>
+            {
+                into.extend_from_slice(&encoded[range.clone()]);
+            }
+            Done::Value(range) => again(range.len() - FOUND_HEAD_BYTES, into),
             Done::Result(Ok(Reply::Found(found))) => again(found.value.len_bytes(), into),
-            Done::Result(Err(error)) => BatchAnswer::push(&Err(short(error)), into),
+            Done::Result(Err(error)) if !is_short => BatchAnswer::push(&Err(short(error)), into),
             Done::Result(reply) => BatchAnswer::push(reply, into),
         }
     }
+}
+
+fn is_written_later(ops: &[Op<'_>], number: usize) -> bool {
+    let get = key(&ops[number]);
+    ops.len() > COMPARED_MAX
+        || ops[number..].iter().any(|later| later.is_mutation() && key(later) == get)
 }
 
 fn is_staged(done: &Done) -> bool {

@@ -1,6 +1,7 @@
 //! GETs: a value is copied once, from the log into the answer, unless it has to go another way.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use onesided_fabric::WorkRequest;
 use onesided_protocol::rpc::{FOUND_HEAD_BYTES, Found, Op, Payload, Reply, RpcError};
@@ -10,8 +11,8 @@ use crate::engine::Stored;
 
 /// What came of an operation.
 pub(super) enum Done {
-    /// A value of so many bytes: its result stands in the answer.
-    Value(usize),
+    /// A value: its result stands here in the answer, the value at the end.
+    Value(Range<usize>),
     /// All else: to be encoded.
     Result(Result<Reply<'static>, RpcError>),
 }
@@ -58,10 +59,10 @@ impl Call<'_> {
         });
         let result = match result {
             Ok(Reply::Found(found)) => match found.value {
-                Payload::Inline(value) => {
-                    let (head, len_bytes) = (found.head(), value.len());
+                Payload::Inline(_) => {
+                    let head = found.head();
                     encoded[start..start + FOUND_HEAD_BYTES].copy_from_slice(&head);
-                    return Done::Value(len_bytes);
+                    return Done::Value(start..encoded.len());
                 }
                 Payload::Staged { offset_bytes, len_bytes } => {
                     let value = Payload::Staged { offset_bytes, len_bytes };
