@@ -139,6 +139,26 @@ fn what_is_used_often_stays_more_than_in_an_lru_cache() {
     assert!(untold < ours && untold > lru - 0.05, "{untold:.3} found untold, LRU {lru:.3}");
 }
 
+/// The table is filled before anybody has the time to tend what is known of its keys.
+#[test]
+fn what_was_used_in_a_fast_first_fill_stays() {
+    const FIRST: u64 = 150_000;
+    let (engine, _) = engine(EngineConfig { memory_bytes: 4 * MEMORY_BYTES, ..config() });
+    let table = table(&engine, "t", true, 0);
+    let mut buffer = Vec::new();
+    for key in 0..FIRST {
+        put(&table, key);
+        let again = if key % 10 == 0 { 9 } else { 4 };
+        (0..again).for_each(|_| assert!(is_there(&table, key, &mut buffer)));
+    }
+    assert_eq!(engine.memory_status().cleaning.evicted_entries, 0, "they fit");
+    (FIRST..3 * FIRST).for_each(|key| put(&table, key));
+    let reader = RawReader::open(&engine, "t").expect("a record");
+    let stays = |&key: &u64| is_there_unseen(&table, &reader, key);
+    let there = (0..FIRST).step_by(10).filter(stays).count();
+    assert!(there > 14_000, "{there} of 15000 that were used twice as often as others");
+}
+
 #[test]
 fn reports_of_clients_count() {
     let (engine, _) = engine(config());

@@ -228,6 +228,7 @@ impl Table {
     }
 
     /// Lets the heat of its keys grow old, and have room for as many as its index before it splits.
+    /// The caller holds no lock of the index.
     pub(super) fn tend_heat(&self) {
         self.heat.tend(self.index.segment_count() * SEGMENT_SLOTS * 3 / 4);
     }
@@ -343,7 +344,12 @@ impl Table {
                     version => return Ok(version),
                 },
                 None => match self.insert(&mut found, header, key, change.value())? {
-                    None => splits += 1,
+                    None => {
+                        splits += 1;
+                        drop(found);
+                        // Before the counters of those there are run over.
+                        self.tend_heat();
+                    }
                     version => return Ok(version),
                 },
             }
