@@ -6,8 +6,8 @@ use common::{assert_hex, hex};
 use onesided_protocol::DecodeError;
 use onesided_protocol::codec::Reader;
 use onesided_protocol::rpc::{
-    Answer, CounterAction, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload, Reply, Request,
-    RpcError, Ttl,
+    Answer, BatchAnswer, CounterAction, ErrorCode, Expect, Found, KeyAt, Landing, Op, Payload,
+    Reply, Request, RpcError, Ttl,
 };
 
 const HEADER: &str = "
@@ -385,4 +385,26 @@ fn refused_answers() {
         let bytes = hex(&format!("0807060504030201 {body}"));
         assert!(Answer::decode(&bytes).is_err(), "{what}");
     }
+}
+
+#[test]
+fn an_answer_to_a_batch_is_the_same_in_pieces() {
+    let value = vec![7; 300];
+    let found =
+        Found { version: u64::MAX - 1, expiry_s: 5, user_flags: 6, value: Payload::Inline(&value) };
+    let refused = RpcError::new(ErrorCode::NeedsLanding, "é".repeat(2_000));
+    let results = vec![Ok(Reply::Found(found)), Err(refused.clone()), Ok(Reply::Absent)];
+    let mut pieces = vec![];
+    BatchAnswer::begin(9, 3, &mut pieces);
+    pieces.extend_from_slice(&found.head());
+    pieces.extend_from_slice(&value);
+    BatchAnswer::push_error(refused.code, &refused.text, &mut pieces);
+    BatchAnswer::push(&results[2], &mut pieces);
+    let mut whole = vec![];
+    Answer { id: 9, result: Ok(Reply::Batch(results)) }.encode(&mut whole);
+    assert_eq!(pieces, whole);
+    // A single one has an id before it, and nothing else.
+    let mut whole = vec![];
+    Answer { id: 9, result: Ok(Reply::Found(found)) }.encode(&mut whole);
+    assert_eq!(whole, [&9_u64.to_le_bytes(), &found.head()[..], &value].concat());
 }
