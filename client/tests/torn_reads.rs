@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use children::{
-    LONG, Process, builder, fabrics, one_sided, one_sided_kind, role, scaled, tell, told,
+    LONG, Process, builder, fabrics, one_sided, one_sided_kind, patience_ms, role, scaled, tell,
+    told,
 };
 use onesided::{Value, blocking};
 use onesided_protocol::rpc::{Expect, Ttl};
@@ -69,6 +70,8 @@ fn server(cleaning: Cleaning) -> Server {
         segment_bytes: 4 << 10,
         fabrics: fabrics(),
         cleaning,
+        // An emulated host may stand still for half a minute: that is not tested here.
+        session_lease_ms: patience_ms(30_000),
         ..ServerConfig::default()
     };
     Server::start(config).expect("the server starts")
