@@ -41,7 +41,7 @@ pub use endpoint::{
 };
 pub use loads::Loads;
 pub use mem::{
-    AccessError, Fold, HUGE_PAGE_BYTES, HugePageMaker, Line, Memory, carryless_fold,
+    AccessError, Fold, HUGE_PAGE_BYTES, HugePageMaker, Line, Memory, Only, carryless_fold,
     high_halves_match,
 };
 pub use policy::Rdma;

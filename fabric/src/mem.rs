@@ -31,7 +31,7 @@ use crate::registrations::{Registrations, Span};
 use crate::work::Rights;
 
 pub use fold::{Fold, carryless_fold};
-pub use huge::HugePageMaker;
+pub use huge::{HugePageMaker, Only};
 pub use lines::high_halves_match;
 pub use pages::HUGE_PAGE_BYTES;
 

@@ -85,7 +85,7 @@ fn huge_pages_are_asked_for_as_memory_comes_into_use() {
         let server = start(ServerConfig { huge_pages, memory_bytes: 64 << 20, ..config() });
         let (mut control, mut good) = connect(server.addr());
         assert!(good.call(1, put(b"k", b"v")).is_ok());
-        // Index and log are in the first step; the next one is ready. The kernel may refuse both.
+        // Index and log are in the first step; two more are ready. The kernel may refuse both.
         let mut asked =
             || control.stat("memory_huge_bytes") + control.stat("memory_huge_refused_bytes");
         eventually("both are answered", || asked() == steps * (2 << 20));

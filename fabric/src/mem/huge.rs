@@ -28,6 +28,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// As `ps` shows it.
 const NAME: &std::ffi::CStr = c"onesided-huge";
 
+/// Of which memory a huge page is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Only {
+    /// What nobody has used yet: nobody waits.
+    Fresh,
+    /// Whatever is there.
+    Any,
+}
+
 /// Who makes huge pages for this process.
 #[derive(Debug)]
 pub struct HugePageMaker {
@@ -83,18 +92,21 @@ impl HugePageMaker {
     /// Puts one huge page in the place of the small ones of `memory` from `offset_bytes`, a
     /// multiple of [`HUGE_PAGE_BYTES`]: for all who map it at an aligned address, as every
     /// `Memory` of that length does. What it holds stays, also what others store meanwhile;
-    /// accesses to it may wait for milliseconds. All of it is resident afterwards.
+    /// accesses to it wait meanwhile: for milliseconds, on a busy machine for hundreds of them.
+    /// All of it is resident afterwards.
     ///
     /// # Errors
-    /// When it is not whole inside, read-only, not shared, or misaligned; when the kernel has no
-    /// free huge page, knows no `MADV_COLLAPSE` (before 6.1), or has huge pages of another size;
-    /// when the process that makes them was killed.
-    pub fn make(&self, memory: &Memory, offset_bytes: usize) -> std::io::Result<()> {
+    /// `ResourceBusy` when it is [`Only::Fresh`] and somebody has used any of it. When it is not
+    /// whole inside, read-only, not shared, or misaligned; when the kernel has no free huge page,
+    /// knows no `MADV_COLLAPSE` (before 6.1), or has huge pages of another size; when the process
+    /// that makes them was killed.
+    pub fn make(&self, memory: &Memory, offset_bytes: usize, only: Only) -> std::io::Result<()> {
         memory.check_huge(offset_bytes)?;
         let fd = memory.fd().ok_or_else(|| Error::other("the memory is not shared"))?;
         let mut socket = self.socket.lock();
         let Some(open) = socket.as_ref() else { return Err(ended()) };
-        match ask(open, fd.as_fd(), offset_bytes as u64) {
+        // The lowest bit of an offset is free.
+        match ask(open, fd.as_fd(), offset_bytes as u64 | u64::from(only == Only::Fresh)) {
             Some(0) => Ok(()),
             Some(code) => Err(Error::from_raw_os_error(code)),
             None => {
@@ -110,12 +122,12 @@ fn ended() -> Error {
 }
 
 /// `None`: no answer.
-fn ask(socket: &OwnedFd, fd: BorrowedFd<'_>, offset_bytes: u64) -> Option<i32> {
+fn ask(socket: &OwnedFd, fd: BorrowedFd<'_>, question: u64) -> Option<i32> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [fd];
     let _has_room = control.push(SendAncillaryMessage::ScmRights(&fds));
-    let bytes = offset_bytes.to_le_bytes();
+    let bytes = question.to_le_bytes();
     let iov = [IoSlice::new(&bytes)];
     let send = || rustix::net::sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL);
     rustix::io::retry_on_intr(send).ok()?;
@@ -171,12 +183,12 @@ fn answer_all(room: *mut std::ffi::c_void) {
     // SAFETY: see `alone_with`.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     loop {
-        let mut offset = [0; 8];
+        let mut question = [0; 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut iov = [IoSliceMut::new(&mut offset)];
+        let mut iov = [IoSliceMut::new(&mut question)];
         match rustix::net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::empty()) {
-            Ok(received) if received.bytes == offset.len() => {}
+            Ok(received) if received.bytes == question.len() => {}
             _ => return,
         }
         let fd = control.drain().find_map(|message| match message {
@@ -184,12 +196,23 @@ fn answer_all(room: *mut std::ffi::c_void) {
             _ => None,
         });
         let Some(fd) = fd else { return };
-        let made = collapse(&fd, u64::from_le_bytes(offset), room);
+        let question = u64::from_le_bytes(question);
+        let offset_bytes = question & !1;
+        let made = match question & 1 == 1 && is_used(&fd, offset_bytes) {
+            true => Err(Errno::BUSY),
+            false => collapse(&fd, offset_bytes, room),
+        };
         let code = made.map_or_else(Errno::raw_os_error, |()| 0).to_le_bytes();
         if rustix::net::send(&socket, &code, SendFlags::NOSIGNAL).is_err() {
             return;
         }
     }
+}
+
+/// Whether any page of it is there. One that does not say so is taken for one that is not used.
+fn is_used(fd: &OwnedFd, offset_bytes: u64) -> bool {
+    let data = rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(offset_bytes));
+    data.is_ok_and(|first_bytes| first_bytes < offset_bytes + HUGE_PAGE_BYTES as u64)
 }
 
 fn collapse(fd: &OwnedFd, offset_bytes: u64, room: *mut std::ffi::c_void) -> Result<(), Errno> {
@@ -237,7 +260,7 @@ mod tests {
         // SAFETY: a child of this test's own.
         assert_eq!(unsafe { libc::kill(maker.pid, libc::SIGKILL) }, 0);
         for _ in 0..2 {
-            let error = maker.make(&memory, 0).expect_err("nobody is there");
+            let error = maker.make(&memory, 0, Only::Any).expect_err("nobody is there");
             assert!(error.to_string().contains("has ended"), "{error}");
         }
         assert_eq!(memory.load(64), Ok(7));

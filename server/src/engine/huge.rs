@@ -1,22 +1,28 @@
 //! Huge pages for regions, asked for by a thread of its own one step ahead of use, and made by a
 //! process of its own ([`HugePageMaker`]).
 //!
-//! The step that is taken into use and the one after it are asked for, so that resident memory
-//! stays within two steps of what is used, and no PUT waits until the kernel has cleared 2 MiB.
+//! The two steps after the one that is taken into use are asked for, so that resident memory stays
+//! within two steps of what is used, and no PUT waits until the kernel has cleared 2 MiB. What is
+//! in use when its turn comes stays in small pages: who uses it would wait for as long as it takes
+//! the kernel. So does the first step of a region.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use onesided_fabric::{HUGE_PAGE_BYTES, HugePageMaker, Memory};
+use onesided_fabric::{HUGE_PAGE_BYTES, HugePageMaker, Memory, Only};
 use onesided_protocol::limits::REGION_BYTES;
 
 const _: () = assert!(REGION_BYTES / HUGE_PAGE_BYTES <= u64::BITS as usize);
 
+/// Steps that are made before they are used.
+const STEPS_AHEAD: usize = 2;
+
 /// What the maker is told.
 enum Wish {
-    /// This step of a region is to become one huge page.
+    /// This step of a region is to become one huge page, unless it is in use.
     Make(Arc<Memory>, usize),
     /// Who sent this waits until all wishes before it are granted.
     Tell(Sender<()>),
@@ -61,7 +67,7 @@ impl HugePages {
         Ok(Self { asker: Some((sender, asker)), work })
     }
 
-    /// `len_bytes` of `memory` from `offset_bytes` are about to be used. `asked` has a bit for each
+    /// `len_bytes` of `memory` from `offset_bytes` are used from now on. `asked` has a bit for each
     /// step of it that was asked for before: at most as many wishes wait as there are steps.
     pub(super) fn use_soon(
         &self,
@@ -73,7 +79,7 @@ impl HugePages {
         let Some((asker, _)) = &self.asker else { return };
         let steps = memory.len_bytes() / HUGE_PAGE_BYTES;
         let next = (offset_bytes + len_bytes - 1) / HUGE_PAGE_BYTES + 1;
-        for step in offset_bytes / HUGE_PAGE_BYTES..steps.min(next + 1) {
+        for step in next..steps.min(next + STEPS_AHEAD) {
             if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
                 // The thread ends only after this end does.
                 let wish = Wish::Make(Arc::clone(memory), step * HUGE_PAGE_BYTES);
@@ -97,7 +103,8 @@ impl HugePages {
         let Some((asker, _)) = &self.asker else { return };
         for step in 0..memory.len_bytes() / HUGE_PAGE_BYTES {
             if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
-                self.work.make_one(memory, step * HUGE_PAGE_BYTES);
+                // In use or not: it is better now than never.
+                self.work.make_one(memory, step * HUGE_PAGE_BYTES, Only::Any);
             }
         }
         let (done, is_done) = channel();
@@ -133,19 +140,24 @@ impl Work {
                 break;
             }
             match wish {
-                Wish::Make(memory, offset_bytes) => self.make_one(&memory, offset_bytes),
+                Wish::Make(memory, offset_bytes) => {
+                    self.make_one(&memory, offset_bytes, Only::Fresh);
+                }
                 // Fails when nobody waits any more.
                 Wish::Tell(done) => _ = done.send(()),
             }
         }
     }
 
-    fn make_one(&self, memory: &Memory, offset_bytes: usize) {
+    fn make_one(&self, memory: &Memory, offset_bytes: usize, only: Only) {
         let Some(maker) = &self.maker else { return };
-        match maker.make(memory, offset_bytes) {
+        match maker.make(memory, offset_bytes, only) {
             Ok(()) => _ = self.made.fetch_add(1, Ordering::Relaxed),
             // Retired meanwhile.
             Err(_) if memory.is_discarded() => {}
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
             Err(error) => {
                 if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::info!(

@@ -59,7 +59,7 @@ pub struct MemoryStatus {
     pub writable_room_bytes: u64,
     /// In huge pages, whatever it is used for.
     pub huge_bytes: u64,
-    /// What the kernel refused huge pages for.
+    /// What the kernel refused huge pages for, or was in use before they were made.
     pub huge_refused_bytes: u64,
     /// Server-private state of indexes, and of what keys were used in tables that evict, about.
     pub private_bytes: u64,

@@ -228,8 +228,9 @@ impl Engine {
         let (table, written_bytes) = {
             let mut tables = self.tables.lock();
             let table = tables.get(name)?.clone();
-            tables.by_name.remove(name);
+            // Less than was promised before.
             self.promise_floors(tables.floors_with(name, 0))?;
+            tables.by_name.remove(name);
             self.list_by_id(&tables);
             let written_bytes = table.log.appended_bytes();
             count(&self.shared.cleaner.counts.written_before_bytes, written_bytes);

@@ -131,7 +131,7 @@ pub(super) const METRICS: &[Metric] = &[
     }),
     gauge(
         "onesided_memory_huge_page_refused_bytes",
-        "Memory that the kernel refused huge pages for.",
+        "Memory that the kernel refused huge pages for, or that was in use before they were made.",
         &[],
         |s, rows| {
             rows.count(s.memory.huge_refused_bytes);
