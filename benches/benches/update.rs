@@ -1,6 +1,7 @@
 //! What a client waits for that changes memory by itself: the median of a PUT of 100 bytes in a
-//! table of mode `cas`, of a key whose entry is known, and of an addition to a counter; with their
-//! round trips, by the client's statistics. Beside bare verbs: `tools/guests/test update`.
+//! table of mode `cas`, of one key whose entry is known and of many in turn, and of an addition to
+//! a counter; with their round trips, by the client's statistics. Beside bare verbs:
+//! `tools/guests/test update`.
 //!
 //!     cargo bench -p onesided-bench --bench update -- URL TIMES
 
@@ -11,6 +12,8 @@ use hdrhistogram::Histogram;
 use onesided::blocking::Client;
 use onesided::{Error, Stats, TableOptions, UpdateMode};
 
+/// Those that are updated in turn.
+const KEYS: u64 = 64;
 /// Before anything is measured.
 const WARM_UP: u64 = 500;
 
@@ -29,6 +32,10 @@ fn main() -> Result<()> {
     let key = "0123456789abcdef";
     let puts = |stats: &Stats| (stats.one_sided_puts, stats.update_round_trips);
     measure("PUT", times, &client, puts, || table.put(key, value).map(|_| ()))?;
+    let keys: Vec<_> = (0..KEYS).map(|n| format!("0123456789ab{n:04}")).collect();
+    let mut keys = keys.iter().cycle();
+    let put_next = || table.put(keys.next().map_or("", |key| key), value).map(|_| ());
+    measure("PUT in turn", times, &client, puts, put_next)?;
     let counter = table.counter("counter");
     let adds = |stats: &Stats| (stats.counter_updates, stats.counter_round_trips);
     measure("fetch_add", times, &client, adds, || counter.fetch_add(1).map(|_| ()))?;
@@ -42,7 +49,7 @@ fn measure(
     times: u64,
     client: &Client,
     counts: impl Fn(&Stats) -> (u64, u64),
-    act: impl Fn() -> Result<(), Error>,
+    mut act: impl FnMut() -> Result<(), Error>,
 ) -> Result<()> {
     for _ in 0..WARM_UP {
         act()?;

@@ -100,8 +100,8 @@ impl Change {
 enum Now {
     /// The number before.
     Done(i64),
-    /// It was done, or not: the session had ended.
-    Unknown,
+    /// Whether it was done is not known, or cannot be.
+    Failed(Error),
     /// Not here, or not at first sight.
     NotDone,
 }
@@ -133,7 +133,7 @@ impl Counter {
     /// nothing was added. [`Error::OutcomeUnknown`] if it may have been added: it is never tried
     /// again by itself. [`Error::OutOfMemory`], [`Error::ConnectionLost`], [`Error::TimedOut`].
     pub async fn fetch_add(&self, by: i64) -> Result<i64, Error> {
-        match self.now(Change::Add(by)) {
+        match self.now("fetch_add", Change::Add(by)) {
             Now::Done(old) if cell::is_in_range(old.wrapping_add(by)) => Ok(old),
             now => self.add_after(by, now).await,
         }
@@ -164,7 +164,7 @@ impl Counter {
             return self.get().await;
         }
         let change = Change::CompareSwap { expected, new };
-        let now = self.now(change);
+        let now = self.now("compare_and_swap", change);
         self.after("compare_and_swap", change, now).await
     }
 
@@ -191,7 +191,7 @@ impl Counter {
         let mut expected = self.seen.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             let change = Change::CompareSwap { expected, new: to };
-            let now = self.now(change);
+            let now = self.now("set", change);
             let old = self.after("set", change, now).await?;
             if old == expected {
                 return Ok(());
@@ -202,29 +202,38 @@ impl Counter {
         self.ask("set", CounterAction::Set { to }).await.map(|_| ())
     }
 
-    /// A first attempt, where a round trip is a few instructions.
+    /// A first attempt, where a round trip is a few instructions, or this thread waits for it and
+    /// does nothing else.
     #[inline]
-    fn now(&self, change: Change) -> Now {
+    fn now(&self, what: &'static str, change: Change) -> Now {
         if !change.is_small() {
             return Now::NotDone;
         }
         let place = self.place.load();
         let Some(place) = &*place else { return Now::NotDone };
         let done = self.table.handle.with_now(|open, own| {
-            let loads = open.connection.loads()?;
             if !std::ptr::eq(place.open.as_ptr(), open) || !open.updates_one_sidedly() {
                 return None;
             }
-            let memory = loads.region(RegionId(place.cell.region()))?;
-            let word = change.by_processor(memory, place.cell.offset_bytes())?;
+            let word = match open.connection.loads() {
+                Some(loads) => {
+                    let memory = loads.region(RegionId(place.cell.region()))?;
+                    let word = change.by_processor(memory, place.cell.offset_bytes())?;
+                    if loads.is_open() { Ok(word) } else { Err(the_session_had_ended(what)) }
+                }
+                None => {
+                    let remote = open.io().known_cell(place.cell)?;
+                    open.connection.atomic_blocking(what, change.opcode(remote))?
+                }
+            };
             own.shard.add(Counts::CounterUpdates, 1);
             own.shard.add(Counts::CounterRoundTrips, 1);
-            Some((word, loads.is_open()))
+            Some(word)
         });
         match done {
             None => Now::NotDone,
-            Some((_, false)) => Now::Unknown,
-            Some((word, true)) => match cell::number(word) {
+            Some(Err(error)) => Now::Failed(error),
+            Some(Ok(word)) => match cell::number(word) {
                 Some(old) => self.note(change, old),
                 None => Now::NotDone,
             },
@@ -245,10 +254,7 @@ impl Counter {
         match now {
             Now::Done(old) => Ok(old),
             Now::NotDone => self.change(what, change).await,
-            Now::Unknown => {
-                let reason = "the session had ended".to_owned();
-                Err(Error::OutcomeUnknown { what, reason })
-            }
+            Now::Failed(error) => Err(error),
         }
     }
 
@@ -373,6 +379,10 @@ impl Counter {
         let open = handle.open(by).await?;
         Ok(self.find(&open).await?.1.unwrap_or(0))
     }
+}
+
+fn the_session_had_ended(what: &'static str) -> Error {
+    Error::OutcomeUnknown { what, reason: "the session had ended".to_owned() }
 }
 
 fn out_of_range() -> Error {

@@ -27,11 +27,14 @@ fn run(link: &Link) {
         // Who waits for a credit needs completions, too: those of requests that nobody waits for.
         let wanted =
             |connection: &Arc<Connection>| connection.needs_reactor() || ticker.is_needed();
-        let connection = link.current().filter(wanted);
+        let current = link.current();
+        let look_again = current.as_ref().and_then(|connection| connection.look_after_commits());
+        let connection = current.filter(wanted);
         match &connection {
             Some(connection) if connection.is_alive() => {
                 let blocked = connection.has_blocked();
-                connection.drive(if blocked { BLOCKED_WAIT } else { TICK }, || false);
+                let wait = if blocked { BLOCKED_WAIT } else { TICK };
+                connection.drive(look_again.unwrap_or(wait), || false);
                 if blocked {
                     connection.wake_blocked();
                 }
@@ -39,7 +42,9 @@ fn run(link: &Link) {
                     connection.hand_over();
                 }
             }
-            _ if ticker.is_needed() => std::thread::park_timeout(TICK),
+            _ if look_again.is_some() || ticker.is_needed() => {
+                std::thread::park_timeout(look_again.unwrap_or(TICK));
+            }
             _ => std::thread::park(),
         }
         let now = Instant::now();

@@ -74,6 +74,8 @@ impl Retirement {
             && not_before.is_none_or(|at| Instant::now() >= at)
             && under_way.is_over()
         {
+            // What they left behind is posted before the memory may go.
+            self.connection.commit_now();
             self.stage = Stage::Reads(self.connection.reads_under_way());
         }
         if let Stage::Reads(reads) = &mut self.stage {

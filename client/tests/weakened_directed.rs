@@ -43,6 +43,7 @@ fn plan() -> Plan {
         shrinks: false,
         count_percent: 0,
         resumed_percent: None,
+        commits_wait: false,
         weights: Weights::NONE,
     }
 }

@@ -124,22 +124,18 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         into: &mut [u8],
     ) -> Option<Result<(), AccessError>>;
 
-    /// A READ of the whole length of `into` for a thread that waits itself: posted alone and polled
-    /// for by this thread, `spin` long at most, without the detour through the completion queue's
-    /// users. The buffer comes back in `into` when it is done; until then it belongs to the READ,
-    /// and `into` is a default one. `id` is that of no other request in flight: if it does not come
-    /// in that time, or something else comes before it, its completion arrives as any other's.
+    /// Polls for what this thread waits for itself, `spin` long at most, without the detour through
+    /// the completion queue's users. `id` is that of no other request in flight: if it does not
+    /// complete in that time, or something else comes before it, its completion arrives as any
+    /// other's.
     ///
     /// The caller sees to it that nobody polls the completion queue meanwhile who would not know
     /// that id.
-    fn read_polled(
-        &self,
-        _id: u64,
-        _at: RemoteAddr,
-        _into: &mut Buffer,
-        _spin: Duration,
-    ) -> Polled {
-        Polled::NotPosted
+    fn polled(&self, _id: u64, awaited: Awaited<'_>, _spin: Duration) -> Polled {
+        match awaited {
+            Awaited::Read(..) => Polled::NotPosted,
+            Awaited::Atomic(_) => Polled::Posted,
+        }
     }
 
     /// The regions attached so far, now or later, where they can be loaded: [`Self::read_now`]
@@ -186,11 +182,22 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn is_closed(&self) -> bool;
 }
 
-/// What came of [`Endpoint::read_polled`].
+/// What [`Endpoint::polled`] polls for.
+#[derive(Debug)]
+pub enum Awaited<'a> {
+    /// A READ of the whole length of the buffer, which it posts first. The buffer comes back when
+    /// it is done: until then it belongs to the READ, and in its place is a default one.
+    Read(RemoteAddr, &'a mut Buffer),
+    /// A signalled CAS or FAA that the caller has posted with the id since it keeps others from
+    /// polling, the last of a chain; what it found goes to the word.
+    Atomic(&'a mut u64),
+}
+
+/// What came of [`Endpoint::polled`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// It is done; its bytes are in the buffer.
-    Read,
+    /// It is done; what it brought is where it was to go.
+    Done,
     /// It was posted, and has the buffer; its completion is still to be polled.
     Posted,
     /// It was not posted: [`Endpoint::post`] may, or says why it cannot be.

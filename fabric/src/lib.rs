@@ -36,8 +36,8 @@ pub use atomics::{Atomics, AtomicsError, CpuAtomics, Word};
 pub use buffer::{Buffer, BufferPool, Parking, ParkingUsage, PoolUsage};
 pub use crowded::Crowded;
 pub use endpoint::{
-    Admission, AttachError, Caps, CompletionQueue, Endpoint, FabricKind, LENT_MAX, Polled, Refused,
-    Wait,
+    Admission, AttachError, Awaited, Caps, CompletionQueue, Endpoint, FabricKind, LENT_MAX, Polled,
+    Refused, Wait,
 };
 pub use loads::Loads;
 pub use mem::{

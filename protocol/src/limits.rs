@@ -37,7 +37,7 @@ pub const DEPTH_MAX: u8 = 22;
 
 /// Rounds of a lookup before it asks by RPC.
 pub const ROUNDS_MAX: u32 = 8;
-/// Forwards that one round follows.
+/// Forwards that one round follows from a cached slot, which may be as old as can be.
 pub const HOPS_MAX: u32 = 2;
 
 /// Mutations of one session that may be in flight, and answers the server keeps for retries.

@@ -132,6 +132,20 @@ impl Connection {
         })
     }
 
+    /// Posts as many of some requests as the fabric takes now; how many are left.
+    pub(super) fn post_chain<const N: usize>(
+        &self,
+        requests: [WorkRequest; N],
+    ) -> Result<usize, CallError> {
+        CHAIN.with_borrow_mut(|chain| {
+            chain.extend(requests);
+            let posted = self.post(chain);
+            let left = chain.len();
+            chain.clear();
+            posted.map(|()| left)
+        })
+    }
+
     /// Posts a request, waiting for room when the fabric is full.
     pub(super) async fn post_one(
         &self,

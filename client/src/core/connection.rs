@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::clock::ServerClock;
+use super::commits::Commits;
 use super::lends::{Lends, Lent};
 use super::operations::Operations;
 use super::pending::{Freed, Pending};
@@ -121,6 +122,8 @@ pub struct Connection {
     pub(super) vain: Vain,
     /// Held by who dispatches.
     pub(super) queue: Mutex<Dispatch>,
+    /// Entries that are linked and not committed.
+    pub(super) commits: Mutex<Commits>,
     /// Posts that found the send queue full.
     blocked: Mutex<Vec<Waker>>,
     /// Threads that drive, or would if another did not.
@@ -200,6 +203,7 @@ impl Connection {
             crowded: Crowded::new(Instant::now()),
             vain: Vain::default(),
             queue: Mutex::new(Dispatch::with_room(POLL_MAX)),
+            commits: Mutex::default(),
             blocked: Mutex::default(),
             drivers: Mutex::default(),
             alive: AtomicBool::new(true),

@@ -11,7 +11,8 @@
 //! | `reads` | READs behind one doorbell |
 //! | `operations` | what is under way, and when it is over |
 //! | `swaps` | WRITE and compare-and-swap behind one doorbell |
-//! | `polled` | one READ by a thread that waits itself |
+//! | `commits` | what commits their entries: not waited for |
+//! | `polled` | a READ, CAS or FAA by a thread that waits itself |
 //! | `session` | sequence numbers of mutations |
 //! | `staging` | memory for values that do not fit into a message |
 //! | `lends` | buffers of callers' that the server READs |
@@ -22,6 +23,7 @@
 mod atomic;
 mod call;
 mod clock;
+mod commits;
 mod connection;
 mod driver;
 mod lends;
@@ -39,9 +41,9 @@ pub(crate) use call::{Answered, CallError, Outgoing};
 pub use clock::ServerClock;
 pub use connection::Connection;
 pub(crate) use connection::{Parts, Shared};
-pub(crate) use driver::block_on;
+pub(crate) use driver::{block_on, is_driver};
 pub(crate) use operations::{Begun, UnderWay};
 pub(crate) use session::{SequenceTicket, Session};
 pub(crate) use staging::Keep;
-pub(crate) use swaps::{Posted, Swap, SwapSlot};
+pub(crate) use swaps::{NoWord, Posted, Swap};
 pub(crate) use time::{Deadline, TICK, TimedOut};

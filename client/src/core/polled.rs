@@ -1,15 +1,16 @@
-//! A READ by a thread that waits itself, in few instructions: it posts the READ and polls for it
-//! while it holds the dispatcher's lock, so that nobody needs to know of it. Only when it takes
-//! long does it become one of those that are pending.
+//! What a thread waits for itself, in few instructions: it posts a READ, or a chain that ends with
+//! a CAS or FAA, and polls for it while it holds the dispatcher's lock, so that nobody needs to
+//! know of it. Only when it takes long does it become one of those that are pending.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use onesided_fabric::{Buffer, Completion, Polled, RemoteAddr};
+use onesided_fabric::{Awaited, Buffer, Completion, Polled, RemoteAddr};
 use parking_lot::MutexGuard;
 
+use super::call::{CallError, Waiter};
 use super::connection::Connection;
-use super::driver::block_on;
+use super::driver::{block_on, is_driver};
 use super::time::Deadline;
 
 /// A READ within a rack takes 2 to 5 us. After longer than this, others may dispatch again, and
@@ -19,26 +20,25 @@ const SPIN_MAX: Duration = Duration::from_micros(10);
 /// What who dispatches has.
 pub(super) struct Dispatch {
     pub(super) completions: Vec<Completion>,
-    pub(super) polled: PolledReads,
+    pub(super) polled: PolledIds,
 }
 
 impl Dispatch {
     pub(super) fn with_room(completions: usize) -> Self {
         let completions = Vec::with_capacity(completions);
-        Self { completions, polled: PolledReads::default() }
+        Self { completions, polled: PolledIds::default() }
     }
 }
 
-/// READs that their threads posted without a slot: their ids are below 2^32, and those of slots
-/// are not.
+/// What threads posted without a slot: their ids are below 2^32, and those of slots are not.
 #[derive(Default)]
-pub(super) struct PolledReads {
+pub(super) struct PolledIds {
     last: u32,
     /// Those that took long, each with the slot that it has got. At most as many as slots.
     late: Vec<(u64, u64)>,
 }
 
-impl PolledReads {
+impl PolledIds {
     /// The id of the next one.
     fn next(&mut self) -> u64 {
         self.last = self.last.checked_add(1).unwrap_or(1);
@@ -56,6 +56,14 @@ impl PolledReads {
     }
 }
 
+/// Where the word that a CAS or FAA found is to be had.
+pub(super) enum Word<'a> {
+    Found(u64),
+    Comes(Waiter<'a>),
+    /// The connection was lost: whether anything was done is not known.
+    Lost,
+}
+
 impl Connection {
     /// READs the whole length of `into`, waiting. Whether it did; if not, the ordinary way says
     /// why, and `into` may be a default buffer.
@@ -65,9 +73,8 @@ impl Connection {
             return self.read_waiting(remote, into);
         };
         let id = dispatch.polled.next();
-        let spin = self.shared.options.spin.min(SPIN_MAX);
-        match self.endpoint().read_polled(id, remote, into, spin) {
-            Polled::Read => true,
+        match self.endpoint().polled(id, Awaited::Read(remote, into), self.polls_for()) {
+            Polled::Done => true,
             Polled::Posted => self.read_late(id, into, dispatch),
             Polled::NotPosted => {
                 drop(dispatch);
@@ -76,22 +83,63 @@ impl Connection {
         }
     }
 
-    /// Waits for a READ that takes long. Still under the lock: whoever takes its completion finds
-    /// the slot.
+    /// Lets `post` post a chain whose last request is a CAS or FAA of this id, and polls for that.
+    /// If `post` fails, its last request was not posted. `Err(post)`: the thread does not wait
+    /// itself, or others dispatch just now.
+    pub(super) fn polled_word<T, E, P: FnOnce(u64) -> Result<T, E>>(
+        &self,
+        by: impl FnOnce() -> Deadline,
+        post: P,
+    ) -> Result<Result<(T, Word<'_>), E>, P> {
+        if !is_driver() {
+            return Err(post);
+        }
+        let Some(mut dispatch) = self.queue.try_lock() else { return Err(post) };
+        let id = dispatch.polled.next();
+        let posted = match post(id) {
+            Ok(posted) => posted,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut found = 0;
+        let polled = self.endpoint().polled(id, Awaited::Atomic(&mut found), self.polls_for());
+        let word = match polled {
+            Polled::Done => Word::Found(found),
+            _ => self.late(id, by(), dispatch).map_or(Word::Lost, Word::Comes),
+        };
+        Ok(Ok((posted, word)))
+    }
+
+    fn polls_for(&self) -> Duration {
+        self.shared.options.spin.min(SPIN_MAX)
+    }
+
+    /// A slot for what takes long. Still under the lock: whoever takes its completion finds it.
+    fn late(
+        &self,
+        id: u64,
+        by: Deadline,
+        mut dispatch: MutexGuard<'_, Dispatch>,
+    ) -> Result<Waiter<'_>, CallError> {
+        let Ok(permit) = self.slots.try_acquire() else {
+            return Err(CallError::Lost { sent: true });
+        };
+        permit.forget();
+        let mut waiter = self.register(1, false, None, by)?;
+        waiter.unposted = 0;
+        dispatch.polled.late.push((id, waiter.id));
+        Ok(waiter)
+    }
+
+    /// Waits for a READ that takes long.
     #[cold]
     fn read_late(
         self: &Arc<Self>,
         id: u64,
         into: &mut Buffer,
-        mut dispatch: MutexGuard<'_, Dispatch>,
+        dispatch: MutexGuard<'_, Dispatch>,
     ) -> bool {
         let by = Deadline::after("read", self.options().operation_timeout);
-        let Ok(permit) = self.slots.try_acquire() else { return false };
-        permit.forget();
-        let Ok(mut waiter) = self.register(1, false, None, by) else { return false };
-        waiter.unposted = 0;
-        dispatch.polled.late.push((id, waiter.id));
-        drop(dispatch);
+        let Ok(mut waiter) = self.late(id, by, dispatch) else { return false };
         let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by));
         let read = collected.ok().filter(|collected| collected.failure.is_none());
         put(into, read.and_then(|collected| collected.answer))
@@ -114,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_late_read_finds_its_slot_once_and_others_are_left_alone() {
-        let mut reads = PolledReads::default();
+        let mut reads = PolledIds::default();
         let (first, second) = (reads.next(), reads.next());
         assert!(first != second && first < 1 << 32 && second < 1 << 32);
         let slot = 7 << 32 | 3;

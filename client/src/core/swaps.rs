@@ -1,11 +1,14 @@
 //! WRITE and compare-and-swap, where they are work requests: posted together, waited for once.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use onesided_fabric::{Buffer, Opcode, RemoteAddr, WorkRequest};
 
-use super::call::{CallError, Waiter};
+use super::call::CallError;
 use super::connection::Connection;
+use super::driver::block_on;
+use super::pending::Failure;
+use super::polled::Word;
 use super::time::Deadline;
 
 /// A compare-and-swap of a word.
@@ -23,7 +26,7 @@ impl Swap {
     }
 }
 
-/// What of a WRITE and a compare-and-swap was posted.
+/// What was posted of a WRITE and a compare-and-swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Posted {
     Both,
@@ -32,18 +35,94 @@ pub(crate) enum Posted {
     Nothing,
 }
 
-/// A place for a compare-and-swap among what is pending.
-pub(crate) struct SwapSlot<'a> {
-    connection: &'a Connection,
-    waiter: Waiter<'a>,
+/// Why it is not known what a CAS or FAA found.
+#[derive(Debug)]
+pub(crate) enum NoWord<E> {
+    /// There was no place for it in time: nothing was posted.
+    NoSlot(CallError),
+    /// Who should post it did not.
+    NotPosted(E),
+    /// It failed: whether it was done may be known from why.
+    Failed(Failure),
+    /// It was posted, and no answer came in time, or the connection was lost.
+    NoAnswer(CallError),
+}
+
+impl Word<'_> {
+    pub(super) async fn get<E>(self, by: Deadline) -> Result<u64, NoWord<E>> {
+        let mut waiter = match self {
+            Self::Found(word) => return Ok(word),
+            Self::Lost => return Err(NoWord::NoAnswer(CallError::Lost { sent: true })),
+            Self::Comes(waiter) => waiter,
+        };
+        let collected = waiter.collected(by).await.map_err(NoWord::NoAnswer)?;
+        match (collected.failure, collected.word) {
+            (None, Some(word)) => Ok(word),
+            (failure, _) => Err(NoWord::Failed(failure.unwrap_or(Failure::Lost))),
+        }
+    }
 }
 
 impl Connection {
-    /// A place for a compare-and-swap, as soon as there is one.
-    pub(crate) async fn swap_slot(&self, by: Deadline) -> Result<SwapSlot<'_>, CallError> {
-        self.acquire(&self.slots, 1, by).await?;
-        let waiter = self.register(1, false, None, by)?;
-        Ok(SwapSlot { connection: self, waiter })
+    /// Lets `post` post a chain whose last request is a signalled CAS or FAA of the id that it is
+    /// given, and waits for what that finds. If `post` fails, its last request was not posted.
+    pub(crate) async fn word<T, E>(
+        &self,
+        by: Deadline,
+        post: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<(T, u64), NoWord<E>> {
+        let (posted, word) = match self.polled_word(|| by, post) {
+            Ok(polled) => polled.map_err(NoWord::NotPosted)?,
+            Err(post) => {
+                self.acquire(&self.slots, 1, by).await.map_err(NoWord::NoSlot)?;
+                let mut waiter = self.register(1, false, None, by).map_err(NoWord::NoSlot)?;
+                let posted = post(waiter.id).map_err(NoWord::NotPosted)?;
+                waiter.unposted = 0;
+                (posted, Word::Comes(waiter))
+            }
+        };
+        Ok((posted, word.get(by).await?))
+    }
+
+    /// As [`Self::word`], by a thread that waits itself, in few instructions. `None`: it does not,
+    /// or others dispatch just now; nothing was posted.
+    pub(crate) fn word_blocking<T, E>(
+        self: &Arc<Self>,
+        by: Deadline,
+        post: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Option<Result<(T, u64), NoWord<E>>> {
+        let (posted, word) = match self.polled_word(|| by, post).ok()? {
+            Ok(posted) => posted,
+            Err(error) => return Some(Err(NoWord::NotPosted(error))),
+        };
+        let word = match word {
+            Word::Found(word) => Ok(word),
+            word => block_on(|| Some(Arc::clone(self)), word.get(by)),
+        };
+        Some(word.map(|word| (posted, word)))
+    }
+
+    /// Posts both behind one doorbell, and before them one that nobody waits for; they take effect
+    /// in this order. Does not wait.
+    pub(crate) fn post_swap(
+        &self,
+        id: u64,
+        unheard: Option<Swap>,
+        (to, from): (RemoteAddr, Buffer),
+        swap: Swap,
+    ) -> Result<Posted, CallError> {
+        let write = Opcode::Write { remote: to, from };
+        let write = WorkRequest { id: 0, signaled: false, op: write };
+        let swap = WorkRequest { id, signaled: true, op: swap.op() };
+        let left = match unheard.map(Swap::op) {
+            Some(op) => self.post_chain([WorkRequest { id: 0, signaled: false, op }, write, swap]),
+            None => self.post_chain([write, swap]),
+        };
+        Ok(match left? {
+            0 => Posted::Both,
+            1 => Posted::WriteOnly,
+            _ => Posted::Nothing,
+        })
     }
 
     /// Posts a compare-and-swap that nobody waits for. `false`: it was not.
@@ -58,35 +137,5 @@ impl Connection {
     pub(crate) fn write_unheard(&self, remote: RemoteAddr, from: Buffer) -> bool {
         let op = Opcode::Write { remote, from };
         matches!(self.post_now(WorkRequest { id: 0, signaled: false, op }), Ok(None))
-    }
-}
-
-impl SwapSlot<'_> {
-    /// Posts both behind one doorbell; they take effect in this order. Does not wait.
-    pub(crate) fn post(
-        &mut self,
-        to: RemoteAddr,
-        from: Buffer,
-        swap: Swap,
-    ) -> Result<Posted, CallError> {
-        let write = Opcode::Write { remote: to, from };
-        let mut chain: VecDeque<_> = [(false, write), (true, swap.op())]
-            .map(|(signaled, op)| WorkRequest { id: self.waiter.id, signaled, op })
-            .into();
-        self.connection.post(&mut chain)?;
-        Ok(match chain.len() {
-            0 => {
-                self.waiter.unposted = 0;
-                Posted::Both
-            }
-            1 => Posted::WriteOnly,
-            _ => Posted::Nothing,
-        })
-    }
-
-    /// The word that was there. `Lost { sent: true }`: it may have been swapped.
-    pub(crate) async fn found(mut self, by: Deadline) -> Result<u64, CallError> {
-        let collected = self.waiter.collected(by).await?;
-        collected.word.ok_or(CallError::Lost { sent: true })
     }
 }

@@ -57,6 +57,11 @@ impl Ticker {
         let _already = self.thread.set(thread);
     }
 
+    /// Whether there is such a thread.
+    pub(crate) fn has_thread(&self) -> bool {
+        self.thread.get().is_some()
+    }
+
     /// Ends the reactor's sleep.
     pub(crate) fn kick(&self) {
         if let Some(thread) = self.thread.get() {

@@ -54,13 +54,17 @@ impl Io<'_> {
 
     /// Where a counter's cell is. `None`: outside what the server has, so its address is stale.
     pub(crate) async fn cell(&self, addr: LogAddr) -> Result<Option<RemoteAddr>, Error> {
-        let mut region_bytes = self.regions.len_bytes(addr.region());
-        if region_bytes == 0 {
-            region_bytes = self.regions.learn(self, addr.region()).await?;
+        if self.regions.len_bytes(addr.region()) == 0 {
+            self.regions.learn(self, addr.region()).await?;
         }
+        Ok(self.known_cell(addr))
+    }
+
+    /// As [`Self::cell`], in a region that is known.
+    pub(crate) fn known_cell(&self, addr: LogAddr) -> Option<RemoteAddr> {
         let offset_bytes = addr.offset_bytes() as u64;
-        let is_inside = offset_bytes + CELL_BYTES as u64 <= region_bytes;
-        Ok(is_inside.then_some(RemoteAddr { region: RegionId(addr.region()), offset_bytes }))
+        let is_inside = offset_bytes + CELL_BYTES as u64 <= self.regions.len_bytes(addr.region());
+        is_inside.then_some(RemoteAddr { region: RegionId(addr.region()), offset_bytes })
     }
 
     /// READs the number in a counter's cell. `None`: it is none, or the address is stale.

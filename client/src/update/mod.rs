@@ -153,7 +153,11 @@ pub(crate) async fn put(
     for _ in 0..3 {
         let tried = match now::put(table, key, value, options) {
             Some(tried) => tried,
-            None => Box::pin(posted::put(table, key, value, options)).await?,
+            None => match posted::put_waiting(table, key, value, options) {
+                Some(Ok(tried)) => tried,
+                Some(Err(in_doubt)) => Box::pin(posted::in_doubt(table, in_doubt, key)).await?,
+                None => Box::pin(posted::put(table, key, value, options)).await?,
+            },
         };
         match tried {
             Tried::AskServer => return Ok(None),
@@ -199,6 +203,8 @@ async fn look_up(table: &TableHandle, key: &[u8]) -> bool {
 fn ask_for_repair(table: &TableHandle, key: &[u8]) {
     let by = table.deadline("repair");
     table.with_now(|open, _| {
+        // Before the server meets it: then the next update finds what it expects.
+        open.connection.commit_now();
         let op = Op::Get { key, landing: None };
         let outgoing = Outgoing { sequence: 0, table: open.info.id, op: &op };
         Some(open.connection.tell(outgoing, by))
@@ -222,7 +228,10 @@ async fn tend(table: &TableHandle, len_bytes: usize) -> bool {
     let Some(updates) = &open.updates else { return false };
     let extents = &updates.extents;
     let Some(_alone) = extents.begin_to_tend() else { return len_bytes == 0 };
-    for extent in extents.to_seal() {
+    let full = extents.to_seal();
+    // The last of their entries is committed before they are given back.
+    open.connection.commit_now();
+    for extent in full {
         let op = Op::Seal { addr: extent.addr.get() };
         // If it does not arrive, the session's end gives it back.
         let _sealed = rpc::call(table, "seal", &op, rpc::sealed).await;

@@ -1,6 +1,5 @@
 //! An update where WRITE and compare-and-swap are work requests: one round trip from an entry that
-//! is known, behind one doorbell; what commits the new entry is posted behind it and not waited
-//! for.
+//! is known, behind one doorbell; what commits the new entry is posted later and not waited for.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use super::entry::{self, Words};
 use super::extents::Held;
 use super::known::{Remembered, Tag};
 use super::{Done, Put, REPAIR_EVERY, TRIES, Tried, Updates};
-use crate::core::{CallError, Deadline, Posted, Swap};
+use crate::core::{Connection, Deadline, NoWord, Posted, Session, Swap, block_on, is_driver};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current, Seen};
@@ -54,8 +53,46 @@ pub(super) async fn put(
     match tried {
         Ok(tried) => Ok(tried),
         Err(Failed::Nothing) => Ok(Tried::AskServer),
-        Err(Failed::InDoubt(place, version)) => in_doubt(table, &open, key, place, version).await,
+        Err(Failed::InDoubt(place, version)) => {
+            let session = Arc::clone(open.connection.session());
+            in_doubt(table, InDoubt { session, place, version }, key).await
+        }
     }
+}
+
+/// As [`put`], of a key whose entry is known, by a thread that waits itself: in few instructions,
+/// where nothing is in the way. `None`: nothing was done.
+pub(super) fn put_waiting(
+    table: &TableHandle,
+    key: &[u8],
+    value: &[u8],
+    options: PutOptions,
+) -> Option<Result<Tried, InDoubt>> {
+    if !is_driver() {
+        return None;
+    }
+    table.with_now(|open, _| {
+        let updates = open.updates.as_ref()?;
+        let put = Put::of(open, key, value, options)?;
+        let tag = updates.known.tag(open.view.hash(key), key);
+        let known = updates.known.get(tag)?;
+        let update = Update { open, updates, put, tag, by: table.deadline("put") };
+        match update.make_waiting(known)? {
+            Ok(tried) => Some(Ok(tried)),
+            Err(Failed::Nothing) => Some(Ok(Tried::AskServer)),
+            Err(Failed::InDoubt(place, version)) => {
+                let session = Arc::clone(open.connection.session());
+                Some(Err(InDoubt { session, place, version }))
+            }
+        }
+    })
+}
+
+/// What became of an update is not known.
+pub(super) struct InDoubt {
+    session: Arc<Session>,
+    place: Place,
+    version: u64,
 }
 
 /// Why an update did not come through.
@@ -67,7 +104,7 @@ enum Failed {
 }
 
 struct Update<'a> {
-    open: &'a Arc<OpenTable>,
+    open: &'a OpenTable,
     updates: &'a Updates,
     put: Put<'a>,
     tag: Tag,
@@ -76,19 +113,64 @@ struct Update<'a> {
 
 impl Update<'_> {
     async fn make(&self) -> Result<Tried, Failed> {
-        let Some(Remembered { mut current, updates }) = self.remembered().await else {
-            return Ok(Tried::AskServer);
+        match self.remembered().await {
+            Some(remembered) => self.make_from(remembered, None).await,
+            None => Ok(Tried::AskServer),
+        }
+    }
+
+    /// The first try of a thread that waits itself; the others, if others are faster. `None`:
+    /// nothing was posted.
+    fn make_waiting(&self, remembered: Remembered) -> Option<Result<Tried, Failed>> {
+        let Remembered { current, updates } = remembered;
+        let is_simple = holds(Rule::IndexReadOnly) && holds(Rule::Token);
+        if !is_simple || !self.put.may_replace(self.open, &current) {
+            return None;
+        }
+        let version = current.version.checked_add(1)?;
+        let at = self.remote(current.addr)?;
+        let (mut place, connection) = (None, &self.open.connection);
+        let post = |id| self.post(id, &mut place, (at, current.word), version);
+        let ((words, expected), found) = match connection.word_blocking(self.by, post)? {
+            Ok(found) => found,
+            Err(NoWord::NotPosted(Stopped::NoRoom)) => return Some(Ok(Tried::NoRoom)),
+            Err(NoWord::NotPosted(_) | NoWord::NoSlot(_)) => return None,
+            Err(NoWord::Failed(_) | NoWord::NoAnswer(_)) => {
+                connection.mark_lost("an update was not answered");
+                return Some(Err(Failed::InDoubt(place?, version)));
+            }
         };
+        self.open.counts.add(Counter::UpdateRoundTrips, 1);
+        let first = (Attempt { found, expected, version, words }, place?);
+        if found == expected {
+            return Some(Ok(self.linked(first.1.addr, &first.0, updates, false)));
+        }
+        let others = self.make_from(remembered, Some(first));
+        Some(block_on(|| Some(Arc::clone(connection)), others))
+    }
+
+    /// Tries until it is linked; `first` is a try that was.
+    async fn make_from(
+        &self,
+        remembered: Remembered,
+        first: Option<(Attempt, Place)>,
+    ) -> Result<Tried, Failed> {
+        let Remembered { mut current, updates } = remembered;
+        let (mut first, mut place) = first.unzip();
         let seen = match holds(Rule::IndexReadOnly) {
             true => None,
             false => read::seen_slot(self.open, self.put.key).await,
         };
-        let mut place = None;
+        let mut lost = false;
         for _ in 0..TRIES {
             if !self.put.may_replace(self.open, &current) {
                 break;
             }
-            let (found, version, words) = match self.try_once(current, &mut place).await {
+            let tried = match first.take() {
+                Some(first) => Ok(first),
+                None => self.try_once(current, &mut place).await,
+            };
+            let attempt = match tried {
                 Ok(tried) => tried,
                 Err(Stopped::NoRoom) => return Ok(Tried::NoRoom),
                 Err(Stopped::Nothing) => break,
@@ -97,15 +179,21 @@ impl Update<'_> {
                     return Err(Failed::InDoubt(place, version));
                 }
             };
-            if found == current.word {
+            let found = attempt.found;
+            if found == attempt.expected {
                 let Some(Place { addr, .. }) = place else { break };
-                self.commit(addr, words);
+                let done = self.linked(addr, &attempt, updates, lost);
                 if !holds(Rule::IndexReadOnly) {
-                    read::point_slot(self.open, self.put.key, seen, words.forward);
+                    read::point_slot(self.open, self.put.key, seen, attempt.words.forward);
                 }
-                return Ok(Tried::Done(self.done(addr, version, words, updates)));
+                return Ok(done);
             }
             self.open.counts.add(Counter::UpdatesLost, 1);
+            lost = true;
+            // Of its own entry, which the server has committed meanwhile.
+            if found == current.word {
+                continue;
+            }
             match self.newer(found).await {
                 Some(newer) => current = newer,
                 None => break,
@@ -129,23 +217,24 @@ impl Update<'_> {
         &self,
         current: Current,
         place: &mut Option<Place>,
-    ) -> Result<(u64, u64, Words), Stopped> {
+    ) -> Result<Attempt, Stopped> {
         let version = current.version.checked_add(1).ok_or(Stopped::Nothing)?;
         let at = self.remote(current.addr).ok_or(Stopped::Nothing)?;
         let expected = self.expected(current).await;
-        let slot = self.open.connection.swap_slot(self.by).await.map_err(|_| Stopped::Nothing)?;
-        let (slot, words) = self.post(slot, place, (at, expected), version)?;
-        self.open.counts.add(Counter::UpdateRoundTrips, 1);
-        match slot.found(self.by).await {
-            Ok(found) if found == expected => Ok((current.word, version, words)),
-            Ok(found) => Ok((found, version, words)),
-            Err(CallError::Failed(_))
-            | Err(CallError::Lost { .. } | CallError::TimedOut { .. }) => {
+        let post = |id| self.post(id, place, (at, expected), version);
+        let posted = self.open.connection.word(self.by, post).await;
+        let ((words, expected), found) = match posted {
+            Ok(found) => found,
+            Err(NoWord::NotPosted(stopped)) => return Err(stopped),
+            Err(NoWord::NoSlot(_)) => return Err(Stopped::Nothing),
+            Err(NoWord::Failed(_) | NoWord::NoAnswer(_)) => {
                 // Nothing else tells any more whether it was swapped: the connection has to end.
                 self.open.connection.mark_lost("an update was not answered");
-                Err(Stopped::InDoubt(version))
+                return Err(Stopped::InDoubt(version));
             }
-        }
+        };
+        self.open.counts.add(Counter::UpdateRoundTrips, 1);
+        Ok(Attempt { found, expected, version, words })
     }
 
     /// The word that is to be swapped: that of this very entry. (Without the rule that of whatever
@@ -160,13 +249,13 @@ impl Update<'_> {
     }
 
     /// Under the lock of the leases: entries are WRITTEN in the order of their places.
-    fn post<'s>(
+    fn post(
         &self,
-        mut slot: crate::core::SwapSlot<'s>,
+        id: u64,
         place: &mut Option<Place>,
         (at, expected): (RemoteAddr, u64),
         version: u64,
-    ) -> Result<(crate::core::SwapSlot<'s>, Words), Stopped> {
+    ) -> Result<(Words, u64), Stopped> {
         let is_new = place.is_none();
         let len_bytes = entry::len_bytes(self.put.key, self.put.value);
         let mut room = self.updates.extents.lock();
@@ -190,10 +279,12 @@ impl Update<'_> {
         let mut buffer = self.open.connection.shared().pool.get(len_bytes);
         let sums = &self.open.view.sums;
         let words = entry::lay_out(&mut buffer, &self.put, version, addr, sums);
+        let connection = &self.open.connection;
+        let (commit, expected) = take_commit(connection, at, expected);
         let swap = Swap { at, expected, new: words.forward };
-        match slot.post(to, buffer, swap) {
-            Ok(Posted::Both) => Ok((slot, words)),
-            // A pending entry that nothing leads to.
+        match connection.post_swap(id, commit, (to, buffer), swap) {
+            Ok(Posted::Both) => Ok((words, expected)),
+            // A pending entry that nothing leads to. What was to be committed the server does.
             Ok(Posted::WriteOnly) | Err(_) => Err(Stopped::Nothing),
             Ok(Posted::Nothing) => Err(give_back(&mut room, place)),
         }
@@ -203,26 +294,33 @@ impl Update<'_> {
         self.open.io().known_place(addr)
     }
 
-    /// Commits the entry, without waiting; should that not arrive, the server does it.
-    fn commit(&self, addr: LogAddr, words: Words) {
+    /// Commits the entry, without waiting; should that not arrive, the server does it. Where others
+    /// write the key it is done at once: they wait for it.
+    fn commit(&self, addr: LogAddr, words: Words, is_contended: bool) {
         let Some(at) = self.remote(addr) else { return };
         let connection = &self.open.connection;
         if holds(Rule::FinishByCas) {
             let swap = Swap { at, expected: words.pending, new: words.committed };
-            connection.swap_unheard(swap);
+            match is_contended {
+                true => _ = connection.swap_unheard(swap),
+                false => connection.commit(swap, self.by.at),
+            }
         } else {
             let word = connection.shared().pool.copy_of(&words.committed.to_le_bytes());
             connection.write_unheard(at, word);
         }
     }
 
-    fn done(&self, addr: LogAddr, version: u64, words: Words, updates: u32) -> Done {
+    /// The entry at `addr` is the newest one.
+    fn linked(&self, addr: LogAddr, attempt: &Attempt, updates: u32, is_contended: bool) -> Tried {
+        let &Attempt { version, words, .. } = attempt;
+        self.commit(addr, words, is_contended);
         let (word, expiry_s) = (words.committed, self.put.expiry_s);
         let current = Current { addr, word, version, expiry_s };
         let repair = updates + 1 >= REPAIR_EVERY;
         let updates = if repair { 0 } else { updates + 1 };
         self.updates.known.put(self.tag, Remembered { current, updates });
-        Done { version, tend: self.updates.extents.lock().is_low(), repair }
+        Tried::Done(Done { version, tend: self.updates.extents.lock().is_low(), repair })
     }
 
     /// The newest entry, when the state word of one before it was this.
@@ -236,7 +334,7 @@ impl Update<'_> {
                     Seen::Current(current) => return Some(current),
                     Seen::Forwarded(of, to) => (class, addr) = (of, to),
                     // Soon; one more look costs as much as asking the server.
-                    Seen::Pending => {}
+                    Seen::Pending => self.open.connection.commit_now(),
                     Seen::Other => break,
                 }
             }
@@ -244,6 +342,26 @@ impl Update<'_> {
         self.open.counts.add(Counter::UpdateRoundTrips, 1);
         read::current(self.open, key).await.ok()?
     }
+}
+
+/// What commits the entry before, to be posted with the next one, and the word to expect of the
+/// entry at `at`, which is `expected` when it is committed. If that is the one, it need not be:
+/// this client has linked it, and knows.
+fn take_commit(connection: &Connection, at: RemoteAddr, expected: u64) -> (Option<Swap>, u64) {
+    match connection.take_commit() {
+        Some(commit) if commit.at == at && commit.new == expected => (None, commit.expected),
+        commit => (commit, expected),
+    }
+}
+
+/// A try whose answer came.
+struct Attempt {
+    /// The state word of the entry that is to be replaced.
+    found: u64,
+    /// What it had to be.
+    expected: u64,
+    version: u64,
+    words: Words,
 }
 
 /// Why a try came to nothing.
@@ -255,16 +373,14 @@ enum Stopped {
 
 /// The connection was lost in the middle. The one after it comes when the server has destroyed that
 /// one, so nothing is linked any more: it tells what was, as long as the session is the same one.
-async fn in_doubt(
+pub(super) async fn in_doubt(
     table: &TableHandle,
-    before: &OpenTable,
+    InDoubt { session, place, version }: InDoubt,
     key: &[u8],
-    place: Place,
-    version: u64,
 ) -> Result<Tried, Error> {
     let unknown = |reason: String| Error::OutcomeUnknown { what: "put", reason };
     if !table.link().reconnects() {
-        return Err(unknown(before.connection.lost_reason().to_owned()));
+        return Err(unknown("the connection was lost".to_owned()));
     }
     let op = Op::Linked { key, addr: place.addr.get() };
     let (linked, open) = match rpc::call_where(table, "put", &op, rpc::linked).await {
@@ -272,7 +388,7 @@ async fn in_doubt(
         Err(error) => return Err(unknown(error.to_string())),
     };
     // Another session, of a server that was restarted, may have a lease at the same place.
-    if !Arc::ptr_eq(open.connection.session(), before.connection.session()) {
+    if !Arc::ptr_eq(open.connection.session(), &session) {
         return Err(unknown("the session had ended".to_owned()));
     }
     Ok(match linked {

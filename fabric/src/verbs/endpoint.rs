@@ -21,7 +21,9 @@ use super::queue::Core;
 use super::regions::Regions;
 use super::rights::Granted;
 use crate::buffer::Buffer;
-use crate::endpoint::{Admission, AttachError, Caps, Endpoint, FabricKind, LENT_MAX, Polled};
+use crate::endpoint::{
+    Admission, AttachError, Awaited, Caps, Endpoint, FabricKind, LENT_MAX, Polled,
+};
 use crate::mem::{AccessError, Memory};
 use crate::work::{PostError, RegionId, RemoteAddr, WorkRequest};
 
@@ -281,8 +283,8 @@ impl Endpoint for Handle {
     }
 
     #[inline]
-    fn read_polled(&self, id: u64, at: RemoteAddr, into: &mut Buffer, spin: Duration) -> Polled {
-        self.0.read_polled(id, at, into, spin)
+    fn polled(&self, id: u64, awaited: Awaited<'_>, spin: Duration) -> Polled {
+        self.0.polled(id, awaited, spin)
     }
 
     fn attach(&self, region: RegionId, _descriptor: &[u8]) -> Result<(), AttachError> {

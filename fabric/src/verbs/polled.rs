@@ -1,12 +1,14 @@
-//! One READ by a thread that waits for it: the thread posts it, polls the device's queue, and meets
-//! its own completion there. Whatever else it meets is left to whoever polls next, and so is the
-//! READ if it takes longer.
+//! What a thread waits for itself, a READ, or a chain that ends with a CAS or FAA: it polls the
+//! device's queue and meets its own completion there. Whatever else it meets is left to whoever
+//! polls next, and so is its own if it takes longer.
 //!
-//! Beside a fast network every instruction here counts: the buffer is moved into the queue and
-//! back, nothing else, and where the READ is all that is in flight nothing is sorted.
+//! Beside a fast network every instruction here counts: a buffer is moved into the queue and back,
+//! nothing else, and where nothing else is in flight that anybody hears of nothing is sorted.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
 
 use super::endpoint::{Link, OPEN};
 use super::ffi::cq::Wc;
@@ -14,52 +16,81 @@ use super::poll::{Poller, Sink, tag_of};
 use super::post::Seen;
 use super::regions::Use;
 use crate::buffer::Buffer;
-use crate::endpoint::Polled;
+use crate::endpoint::{Awaited, Polled};
 use crate::work::RemoteAddr;
 
 /// Fruitless looks between two at the clock.
 const LOOKS_PER_TIME: u32 = 16;
+/// Completions of before, that nobody has to hear of, which are taken on the way.
+const OTHERS_MAX: u32 = 16;
 
 impl Link {
     #[inline]
-    pub(super) fn read_polled(
-        &self,
-        id: u64,
-        at: RemoteAddr,
-        into: &mut Buffer,
-        spin: Duration,
-    ) -> Polled {
+    pub(super) fn polled(&self, id: u64, awaited: Awaited<'_>, spin: Duration) -> Polled {
         // Who polls, or has left something for who polls next, must not have to wait for this.
-        let Some(mut poller) = self.core.poller.try_lock() else { return Polled::NotPosted };
-        if !poller.ready.is_empty() || !self.post_read(id, at, into) {
-            return Polled::NotPosted;
-        }
-        let mut wc = Wc::none();
-        if !self.poll_for_one(spin, &mut wc) {
-            return Polled::Posted;
-        }
-        if tag_of(&wc) == self.tag {
-            let mut tx = self.tx.lock();
-            if let Some(buffer) = tx.queue.take_alone(&wc, id) {
-                drop(tx);
-                self.core.freed(1);
-                buffer.put_into(into);
-                return Polled::Read;
+        let poller = self.core.poller.try_lock().filter(|poller| poller.ready.is_empty());
+        let mut poller = match (poller, &awaited) {
+            (Some(poller), _) => poller,
+            (None, Awaited::Read(..)) => return Polled::NotPosted,
+            (None, Awaited::Atomic(_)) => return Polled::Posted,
+        };
+        match awaited {
+            Awaited::Read(at, into) => {
+                if !self.post_read(id, at, into) {
+                    return Polled::NotPosted;
+                }
+                match self.poll_for(id, spin, &mut poller) {
+                    Some(buffer) => buffer.put_into(into),
+                    None => {
+                        self.leave(poller);
+                        return Polled::Posted;
+                    }
+                }
             }
+            Awaited::Atomic(found) => match self.poll_for(id, spin, &mut poller) {
+                Some(buffer) => *found = buffer.words().first().copied().unwrap_or_default(),
+                None => {
+                    self.leave(poller);
+                    return Polled::Posted;
+                }
+            },
         }
-        let read = self.met(&wc, id, &mut poller);
-        let left = !poller.ready.is_empty();
+        self.leave(poller);
+        Polled::Done
+    }
+
+    /// Tells whoever sleeps if there is something for who polls next.
+    fn leave(&self, poller: MutexGuard<'_, Poller>) {
+        let is_left = !poller.ready.is_empty();
         drop(poller);
-        if left {
+        if is_left {
             self.core.look();
         }
-        match read {
-            Some(buffer) => {
-                buffer.put_into(into);
-                Polled::Read
+    }
+
+    /// Polls until `id` completes; what it has in its buffer. `None`: that takes longer, or others
+    /// have to hear of something first.
+    #[inline]
+    fn poll_for(&self, id: u64, spin: Duration, poller: &mut Poller) -> Option<Buffer> {
+        let mut wc = Wc::none();
+        for _ in 0..OTHERS_MAX {
+            if !self.poll_for_one(spin, &mut wc) {
+                return None;
             }
-            None => Polled::Posted,
+            if tag_of(&wc) == self.tag {
+                let mut tx = self.tx.lock();
+                if let Some((buffer, count)) = tx.queue.take_last(&wc, id) {
+                    drop(tx);
+                    self.core.freed(count);
+                    return Some(buffer);
+                }
+            }
+            let buffer = self.met(&wc, id, poller);
+            if buffer.is_some() || !poller.ready.is_empty() {
+                return buffer;
+            }
         }
+        None
     }
 
     /// Posts a READ, unless anything is in its way; whether it did.
@@ -106,9 +137,8 @@ impl Link {
         }
     }
 
-    /// Does what a completion asks for that is not simply that of the READ `id`; the READ's buffer
-    /// if it stands for that too.
-    #[cold]
+    /// Does what a completion asks for that is not simply that of the request `id`; that one's
+    /// buffer if it stands for it too.
     fn met(&self, wc: &Wc, id: u64, poller: &mut Poller) -> Option<Buffer> {
         if tag_of(wc) != self.tag {
             self.core.take_one(poller, wc);

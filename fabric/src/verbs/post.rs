@@ -243,7 +243,7 @@ impl Link {
 /// What else was seen among completed requests.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The id of a READ whose buffer is wanted here.
+    /// The id of a request whose buffer is wanted here.
     wanted: Option<u64>,
     pub(super) buffer: Option<Buffer>,
     failure: Option<u32>,

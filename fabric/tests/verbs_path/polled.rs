@@ -1,11 +1,11 @@
-//! READs by a thread that waits itself, beside everything else that goes on.
+//! What a thread waits for itself, beside everything else that goes on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use onesided_fabric::verbs::{Connected, Limits};
 use onesided_fabric::{
-    Buffer, BufferPool, Opcode, Outcome, Polled, RegionId, RemoteAddr, WorkRequest,
+    Awaited, Buffer, BufferPool, Opcode, Outcome, Polled, RegionId, RemoteAddr, WorkRequest,
 };
 
 use crate::rig::{REGION_BYTES, Server, attach, has_device, read, reads_well, take, talks};
@@ -14,7 +14,7 @@ const SPIN: Duration = Duration::from_millis(500);
 
 fn polled(peer: &Connected, id: u64, offset_bytes: u64, into: &mut Buffer) -> Polled {
     let at = RemoteAddr { region: RegionId(1), offset_bytes };
-    peer.endpoint.read_polled(id, at, into, SPIN)
+    peer.endpoint.polled(id, Awaited::Read(at, into), SPIN)
 }
 
 #[track_caller]
@@ -37,7 +37,7 @@ fn a_polled_read_brings_its_bytes_and_leaves_nothing_behind() {
         let offset_bytes = id * 72 % (REGION_BYTES as u64 - 8192);
         let len_bytes = if id % 50 == 0 { 8192 } else { 192 };
         let mut into = pool.get(len_bytes);
-        assert_eq!(polled(&peer, id, offset_bytes, &mut into), Polled::Read, "{id}");
+        assert_eq!(polled(&peer, id, offset_bytes, &mut into), Polled::Done, "{id}");
         assert_eq!(into.len(), len_bytes);
         assert_bytes(&into, offset_bytes);
     }
@@ -63,7 +63,7 @@ fn a_polled_read_that_meets_others_is_completed_through_the_queue() {
         peer.endpoint.post(&mut chain).expect("posted");
         let mut into = pool.get(64);
         let mut late = match polled(&peer, 9, round * 8, &mut into) {
-            Polled::Read => {
+            Polled::Done => {
                 assert_bytes(&into, round * 8);
                 0
             }
@@ -100,11 +100,39 @@ fn a_polled_read_outside_a_region_is_not_posted() {
     for (region, offset_bytes) in [(1, REGION_BYTES as u64 - 8), (2, 0), (9, 0)] {
         let at = RemoteAddr { region: RegionId(region), offset_bytes };
         let mut into = pool.get(64);
-        let refused = peer.endpoint.read_polled(1, at, &mut into, SPIN);
+        let refused = peer.endpoint.polled(1, Awaited::Read(at, &mut into), SPIN);
         assert_eq!((refused, into.len()), (Polled::NotPosted, 64));
     }
     reads_well(&peer, &pool, 50);
     peer.endpoint.close();
     let mut into = pool.get(64);
     assert_eq!((polled(&peer, 2, 0, &mut into), into.len()), (Polled::NotPosted, 64));
+}
+
+/// Each finds what the one before left, with the WRITE before it done, and no completion is left.
+#[test]
+fn a_polled_addition_finds_what_was_there_after_what_is_before_it_in_its_chain() {
+    if !has_device() {
+        return;
+    }
+    let server = Server::start(Limits::default());
+    let (peer, pool) = (server.connect(1, Limits::default()), BufferPool::new());
+    for region in [1, 2] {
+        peer.endpoint.attach(RegionId(region), &[]).expect("offered");
+    }
+    let at = |offset_bytes| RemoteAddr { region: RegionId(2), offset_bytes };
+    let (memory, _) = server.gate.regions.lock()[&2].clone();
+    for id in 1..2_000_u64 {
+        let write = Opcode::Write { remote: at(64), from: pool.copy_of(&id.to_le_bytes()) };
+        let add = Opcode::FetchAdd { remote: at(0), add: 3 };
+        let unheard = WorkRequest { id: 0, signaled: false, op: write };
+        let mut chain = VecDeque::from([unheard, WorkRequest { id, signaled: true, op: add }]);
+        peer.endpoint.post(&mut chain).expect("posted");
+        let mut found = u64::MAX;
+        let polled = peer.endpoint.polled(id, Awaited::Atomic(&mut found), SPIN);
+        assert_eq!(polled, Polled::Done, "{id}: nothing else is going on");
+        assert_eq!((found, memory.load(64).expect("inside")), ((id - 1) * 3, id));
+    }
+    assert_eq!(peer.cq.poll(&mut Vec::new(), 16), 0);
+    reads_well(&peer, &pool, 50);
 }

@@ -55,12 +55,20 @@ impl SimClient {
         let counters = (0..sim.plan.keys).map(|n| table.counter(key(n))).collect();
         let counters = Rc::new(counters);
         let client = Self { number, table, counters, connection, endpoint, busy: None };
-        client.set_clock(sim);
+        client.set_up(sim);
         client
     }
 
     pub fn is_busy(&self) -> bool {
         self.busy.is_some()
+    }
+
+    /// A connection begins.
+    fn set_up(&self, sim: &Sim) {
+        self.set_clock(sim);
+        if sim.plan.commits_wait {
+            self.connection.commit_with_the_next();
+        }
     }
 
     /// The client's idea of the server's clock: wrong, but within its bound.
@@ -117,7 +125,7 @@ impl SimClient {
             let welcome = welcome(sim, self.number, resumed);
             self.connection = self.connection.again(endpoint.clone(), cq, welcome);
             self.endpoint = endpoint;
-            self.set_clock(sim);
+            self.set_up(sim);
         }
         if self.connection.is_alive() {
             self.table.go_on(&self.connection, &sim.info);

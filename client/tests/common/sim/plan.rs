@@ -50,6 +50,8 @@ pub struct Plan {
     /// Whether clients whose connection broke make another one and go on. Of a hundred, so many
     /// find their session still there. `None`: another client takes the place.
     pub resumed_percent: Option<u64>,
+    /// Clients commit an entry with their next update, and the last one never.
+    pub commits_wait: bool,
     /// Whether the server gives regions back all the time.
     pub shrinks: bool,
     /// Of a hundred calls, how many do something with counters.
@@ -112,7 +114,9 @@ impl Plan {
         // In some, clients outlive their connections.
         let outlives = plan.network.kill_per_million > 0 && seed.is_multiple_of(2);
         let resumed_percent = outlives.then_some(70);
-        Self { cas: true, ordered: false, weights, count_percent, resumed_percent, ..plan }
+        let commits_wait = seed / 2 % 2 == 1;
+        let plan = Self { weights, count_percent, resumed_percent, commits_wait, ..plan };
+        Self { cas: true, ordered: false, ..plan }
     }
 
     pub fn of(seed: u64) -> Self {
@@ -148,6 +152,7 @@ impl Plan {
             ordered: false,
             cas: false,
             resumed_percent: None,
+            commits_wait: false,
             shrinks: rng.random_bool(0.7),
             count_percent: 0,
             weights: Weights::default(),

@@ -1,4 +1,5 @@
-//! One READ that is posted by itself, in as few steps as there can be: its thread waits for it.
+//! What a thread waits for itself, in as few steps as there can be: one READ that is posted alone,
+//! and the end of that, or of a chain.
 
 use super::{Entry, Kind, SendQueue, Target, rdma};
 use crate::buffer::Buffer;
@@ -47,17 +48,27 @@ impl SendQueue {
         given
     }
 
-    /// The buffer of the READ `id`, if that has completed well and is all that was in flight.
+    /// The buffer of the request `id`, if that has completed well, nothing is behind it, and nobody
+    /// hears of what was in flight before it; and how many requests that was, with it.
     #[inline]
-    pub(crate) fn take_alone(&mut self, wc: &Wc, id: u64) -> Option<Buffer> {
-        let is_first = wc.wr_id() as u32 == self.first && self.ring.len() == 1;
-        let entry = self.ring.front()?;
-        let is_read = entry.id == id && matches!(entry.kind, Kind::Read(_));
-        if !is_first || !is_read || !wc.is_success() || self.failed || self.owed.is_some() {
+    pub(crate) fn take_last(&mut self, wc: &Wc, id: u64) -> Option<(Buffer, usize)> {
+        let count = (wc.wr_id() as u32).wrapping_sub(self.first) as usize + 1;
+        let last = self.ring.back()?;
+        let is_last = count == self.ring.len() && last.id == id;
+        let is_good = wc.is_success() && !self.failed && self.owed.is_none();
+        if !is_last || !is_good || !matches!(last.kind, Kind::Read(_) | Kind::Atomic(_)) {
             return None;
         }
-        self.first = self.first.wrapping_add(1);
-        self.ring.pop_front()?.buffer
+        let is_heard_of = |entry: &Entry| {
+            entry.signaled || !matches!(entry.kind, Kind::Write(_) | Kind::Atomic(_) | Kind::Send)
+        };
+        if count > 1 && self.ring.iter().take(count - 1).any(is_heard_of) {
+            return None;
+        }
+        self.first = self.first.wrapping_add(count as u32);
+        let buffer = self.ring.pop_back()?.buffer;
+        self.ring.clear();
+        Some((buffer.unwrap_or_default(), count))
     }
 }
 
@@ -89,11 +100,12 @@ mod tests {
             (Wc::made_up(FIRST, sys::IBV_WC_REM_ACCESS_ERR), 7),
             (Wc::made_up(FIRST, sys::IBV_WC_WR_FLUSH_ERR), 7),
         ] {
-            assert!(flight.queue.take_alone(&wc, id).is_none());
+            assert!(flight.queue.take_last(&wc, id).is_none());
         }
-        let buffer = flight.queue.take_alone(&done(0), 7).expect("its own");
+        let (buffer, count) = flight.queue.take_last(&done(0), 7).expect("its own");
         assert_eq!((buffer.len(), flight.queue.len(), flight.queue.first()), (64, 0, 1));
-        assert!(flight.queue.take_alone(&done(0), 7).is_none());
+        assert_eq!(count, 1);
+        assert!(flight.queue.take_last(&done(0), 7).is_none());
         post(&mut flight, 9);
         assert_eq!(flight.queue.read.wr_id, FIRST | 1);
     }
@@ -104,11 +116,37 @@ mod tests {
         flight.stage(1, 1);
         post(&mut flight, 2);
         let wc = Wc::made_up(FIRST | 1, sys::IBV_WC_SUCCESS);
-        assert!(flight.queue.take_alone(&wc, 2).is_none(), "it stands for both");
+        assert!(flight.queue.take_last(&wc, 2).is_none(), "it stands for both");
         flight.complete(0, sys::IBV_WC_SUCCESS);
         flight.stage(3, 1);
-        assert!(flight.queue.take_alone(&wc, 2).is_none(), "one is behind it");
+        assert!(flight.queue.take_last(&wc, 2).is_none(), "one is behind it");
         flight.complete(1, sys::IBV_WC_SUCCESS);
         assert_eq!(flight.seen.iter().map(|&(id, _)| id).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn the_end_of_a_chain_stands_for_what_nobody_hears_of() {
+        let mut flight = Flight::new();
+        let stage = |flight: &mut Flight, id, signaled, kind| {
+            let buffer = Some(flight.pool.get(64));
+            let verb = super::super::Verb::Write(Target { addr: 0, rkey: 0 });
+            let entry = Entry { id, signaled, kind, buffer };
+            flight.queue.stage(entry, 5, [(verb, 0..8)]).expect("inside");
+            assert!(flight.queue.commit().is_err(), "there is no queue pair");
+        };
+        let done = |number: u64| Wc::made_up(FIRST | number, sys::IBV_WC_SUCCESS);
+        stage(&mut flight, 0, false, Kind::Write(RegionId(1)));
+        stage(&mut flight, 7, true, Kind::Atomic(RegionId(1)));
+        assert!(flight.queue.take_last(&done(0), 7).is_none(), "that is the WRITE's");
+        let (_, count) = flight.queue.take_last(&done(1), 7).expect("its own");
+        assert_eq!((count, flight.queue.len(), flight.queue.first()), (2, 0, 2));
+        for (signaled, kind) in [(true, Kind::Write(RegionId(1))), (false, Kind::Internal)] {
+            stage(&mut flight, 3, signaled, kind);
+            stage(&mut flight, 8, true, Kind::Atomic(RegionId(1)));
+            let number = u64::from(flight.queue.first()) + 1;
+            assert!(flight.queue.take_last(&done(number), 8).is_none(), "somebody hears of it");
+            flight.complete(number as u32, sys::IBV_WC_SUCCESS);
+            assert_eq!(flight.queue.len(), 0);
+        }
     }
 }
