@@ -6,6 +6,7 @@
 //! | this | accepting, limits, the periodic work |
 //! | `connection` | one connection, from its preamble to its end |
 //! | `frame` | frames, bounded in length and time |
+//! | `grace` | no session ends because the server stood still |
 //! | `hello` | versions, token, session |
 //! | `verbs` | what a session can ask for |
 
@@ -23,8 +24,11 @@ use crate::stats::Ended;
 
 mod connection;
 mod frame;
+mod grace;
 mod hello;
 mod verbs;
+
+use grace::Grace;
 
 /// How long nobody is accepted after the system had no descriptor for one.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -88,16 +92,23 @@ fn admit(
 /// The clock in the catalog, the leases, entries whose time is over, and the RDMA device.
 async fn tick(core: Arc<Core>) {
     let lease = Duration::from_millis(u64::from(core.config.session_lease_ms));
-    let mut every = tokio::time::interval(TICK.min(lease / 4));
+    let period = TICK.min(lease / 4);
+    let mut every = tokio::time::interval(period);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut grace = Grace::new(Instant::now(), period, TICK.max(lease / 4));
     loop {
         every.tick().await;
+        if let Some(late) = grace.looks(Instant::now()) {
+            let late_ms = late.as_millis() as u64;
+            tracing::warn!(late_ms, "the server stood still: sessions get as long to be heard");
+        }
+        let ends_sessions = grace.is_over(Instant::now());
         core.tenants.engines().for_each(|engine| engine.tick());
         if core.rdma.needs_tending(Instant::now()) {
             let core = Arc::clone(&core);
             let _stopped = tokio::task::spawn_blocking(move || core.rdma.tend(&core)).await;
         }
-        let expired = core.sessions.expired();
+        let expired = if ends_sessions { core.sessions.expired() } else { Vec::new() };
         let mut engines = core.tenants.engines();
         let tending = engines
             .any(|engine| engine.has_expiring() || engine.has_heat() || engine.has_retired());
@@ -105,6 +116,7 @@ async fn tick(core: Arc<Core>) {
         let tending = tending || engines.any(|engine| engine.may_shrink());
         let tending = tending || core.sessions.orphans() > 0;
         if expired.is_empty() && !tending {
+            grace.rests(Instant::now());
             continue;
         }
         let core = Arc::clone(&core);
@@ -112,7 +124,8 @@ async fn tick(core: Arc<Core>) {
             for session in expired {
                 core.sessions.end(&session, Ended::Lease);
             }
-            for session in core.sessions.behind() {
+            let behind = if ends_sessions { core.sessions.behind() } else { Vec::new() };
+            for session in behind {
                 core.sessions.end(&session, Ended::Fenced);
                 core.stats.fenced.add(1);
             }
@@ -125,5 +138,6 @@ async fn tick(core: Arc<Core>) {
         };
         // Reclaiming memory may take a while.
         let _stopped = tokio::task::spawn_blocking(work).await;
+        grace.rests(Instant::now());
     }
 }
