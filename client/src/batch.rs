@@ -165,19 +165,27 @@ async fn run_one_sided(
     results: &mut Vec<Result<BatchReply, Error>>,
 ) {
     let keys: Vec<&[u8]> = ops.iter().filter(|op| op.is_get()).map(BatchOp::key).collect();
-    let values = read::get_many(table, &keys).await;
+    // All of them before anything is written.
+    let mut values = each(table, &keys).await.into_iter();
     let mut written = call(table, ops.iter().filter(|op| !op.is_get())).await.into_iter();
-    let mut values = values.map(Vec::into_iter);
     for op in ops {
-        results.push(match (op, &mut values) {
-            (BatchOp::Get { .. }, Ok(values)) => {
-                Ok(BatchReply::Value(values.next().unwrap_or_default()))
-            }
-            // One failure fails all of a get_many; here each key has its own.
-            (BatchOp::Get { key }, Err(_)) => read::get(table, key).await.map(BatchReply::Value),
+        results.push(match op {
+            BatchOp::Get { .. } => values.next().unwrap_or(Err(WRONG_REPLY)).map(BatchReply::Value),
             _ => written.next().unwrap_or(Err(WRONG_REPLY)),
         });
     }
+}
+
+/// GETs, each with its own failure: one fails all of a `get_many`.
+async fn each(table: &TableHandle, keys: &[&[u8]]) -> Vec<Result<Option<Value>, Error>> {
+    if let Ok(values) = read::get_many(table, keys).await {
+        return values.into_iter().map(Ok).collect();
+    }
+    let mut values = Vec::with_capacity(keys.len());
+    for key in keys {
+        values.push(read::get(table, key).await);
+    }
+    values
 }
 
 /// All of them by RPC, in their order.

@@ -75,7 +75,8 @@ impl Connection {
         }
     }
 
-    /// What waits to be committed: the caller takes it along, or gives it back.
+    /// What waits to be committed: the caller takes it along, or leaves it to the
+    /// server, which commits what a client has not.
     pub(crate) fn take_commit(&self) -> Option<Swap> {
         self.commits.lock().waiting.take()
     }

@@ -95,7 +95,7 @@ async fn tick(core: Arc<Core>) {
     let period = TICK.min(lease / 4);
     let mut every = tokio::time::interval(period);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut grace = Grace::new(Instant::now(), period, TICK.max(lease / 4));
+    let mut grace = Grace::new(Instant::now(), period, TICK.max(lease / 4), lease);
     loop {
         every.tick().await;
         if let Some(late) = grace.looks(Instant::now()) {

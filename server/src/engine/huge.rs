@@ -41,6 +41,8 @@ struct Work {
     ending: AtomicBool,
     made: AtomicU64,
     refused: AtomicU64,
+    /// Why was logged.
+    told: AtomicBool,
 }
 
 impl HugePages {
@@ -159,7 +161,8 @@ impl Work {
                 self.refused.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
-                if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                if !self.told.swap(true, Ordering::Relaxed) {
                     tracing::info!(
                         %error,
                         "the kernel refuses huge pages: reads go through small ones, some slower; \

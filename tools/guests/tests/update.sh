@@ -8,7 +8,7 @@
 # env: ROUNDS
 # Writing without asking over RDMA, beside the raw device in one guest: an update of an entry beside
 # WRITE and CAS posted together, an addition to a counter beside ib_atomic_lat, taking turns, medians
-# of ROUNDS [7] as a table. Misses fail nothing; more than one round trip does.
+# of ROUNDS [7] as a table. Misses fail nothing; no line with one round trip does.
 . tools/guests/lib.sh
 
 rounds=${ROUNDS:-7}

@@ -32,8 +32,9 @@ line on stderr says why and what to do.";
 
 const INCR_HELP: &str = "\
 In the table `counters` the key becomes a counter: a cell of 8 bytes that programs add to without
-the server's CPU (-2^61 to 2^61). A key that was put there holds an ordinary value, and is refused:
-del it first. In all other tables incr adds to a value that is a decimal number of 64 bits.";
+the server's CPU (-2^61 to 2^61 - 1). A key that was put there holds an ordinary value, and is
+refused: del it first. In all other tables incr adds to a value that is a decimal number of 64
+bits.";
 
 const LOAD_HELP: &str = "\
 In the table `counters` files that hold a decimal number and nothing else become counters, so that
