@@ -97,11 +97,11 @@ impl Connection {
         keep: Option<Keep>,
         by: Deadline,
     ) -> Result<Answered, CallError> {
-        self.acquire(&self.slots, 1, by).await?;
+        self.acquire(&self.slots.permits, 1, by).await?;
         let mut waiter = match self.acquire(&self.credits, 1, by).await {
             Ok(()) => self.register(1, true, keep, by)?,
             Err(error) => {
-                self.slots.add_permits(1);
+                self.slots.give_back(1);
                 return Err(error);
             }
         };
@@ -112,7 +112,7 @@ impl Connection {
 
     /// Sends a request whose answer nobody waits for, if that can be done at once. Whether it was.
     pub(crate) fn tell(&self, outgoing: Outgoing<'_>, by: Deadline) -> bool {
-        let Ok(slot) = self.slots.try_acquire() else { return false };
+        let Ok(slot) = self.slots.permits.try_acquire() else { return false };
         let Ok(credit) = self.credits.try_acquire() else { return false };
         slot.forget();
         credit.forget();
@@ -196,9 +196,9 @@ impl Connection {
         by: Deadline,
     ) -> Result<Vec<Waiter<'a>>, CallError> {
         let count = batch.len() as u32;
-        self.acquire(&self.slots, count, by).await?;
+        self.acquire(&self.slots.permits, count, by).await?;
         if let Err(error) = self.acquire(&self.credits, count, by).await {
-            self.slots.add_permits(batch.len());
+            self.slots.give_back(batch.len());
             return Err(error);
         }
         let mut waiters = Vec::with_capacity(batch.len());
@@ -388,7 +388,7 @@ impl Waiter<'_> {
         let sent = self.unposted == 0;
         match connection.pending.collect(self.id) {
             Some(collected) => {
-                connection.slots.add_permits(1);
+                connection.slots.give_back(1);
                 Poll::Ready(Ok(collected))
             }
             None => Poll::Ready(Err(CallError::Lost { sent })),

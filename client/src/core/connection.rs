@@ -22,6 +22,7 @@ use super::operations::Operations;
 use super::pending::{Freed, Pending};
 use super::polled::Dispatch;
 use super::session::Session;
+use super::slots::Slots;
 use super::spin::Vain;
 use super::staging::Staging;
 use super::time::Ticker;
@@ -31,7 +32,7 @@ use crate::read::CacheBudget;
 use crate::stats::{ClientStats, Counter};
 
 /// Operations that may be pending at once, READs included, beside the RPCs that have credits.
-const SLOTS: usize = 1024;
+pub(super) const SLOTS: usize = 1024;
 /// Completions taken from the queue at a time.
 const POLL_MAX: usize = 64;
 /// An answer over RDMA may take so many times as long as one within a host: it crosses two devices
@@ -110,8 +111,8 @@ pub struct Connection {
     pub(super) staging: Option<Staging>,
     lends: Arc<Lends>,
     pub(super) pending: Pending,
-    /// One permit for each slot of `pending`.
-    pub(super) slots: Semaphore,
+    /// Permits for the slots of `pending`.
+    pub(super) slots: Slots,
     /// One permit for each request that the server takes at once.
     pub(super) credits: Semaphore,
     /// Futures that wait without driving: the reactor has to.
@@ -182,7 +183,7 @@ impl Connection {
 
     pub(crate) fn new(parts: Parts, shared: Arc<Shared>) -> Arc<Self> {
         let credits = parts.welcome.credits.max(1) as usize;
-        let pending = Pending::new(SLOTS + credits);
+        let pending = Pending::new(Slots::places(SLOTS + credits));
         Arc::new(Self {
             caps: parts.endpoint.caps(),
             near: parts.endpoint.is_near(),
@@ -196,7 +197,7 @@ impl Connection {
             shared,
             staging: parts.staging.map(Staging::new),
             lends: Arc::default(),
-            slots: Semaphore::new(pending.capacity()),
+            slots: Slots::new(pending.capacity()),
             pending,
             credits: Semaphore::new(credits),
             waiting: AtomicUsize::new(0),
@@ -348,7 +349,7 @@ impl Connection {
         }
         self.endpoint.close();
         self.credits.close();
-        self.slots.close();
+        self.slots.permits.close();
         self.pending.fail_all();
         self.wake_blocked();
         self.drivers.lock().iter().for_each(Thread::unpark);
@@ -419,7 +420,7 @@ impl Connection {
             self.credits.add_permits(1);
         }
         if freed.slot {
-            self.slots.add_permits(1);
+            self.slots.give_back(1);
         }
     }
 
@@ -439,7 +440,7 @@ impl Connection {
 
     /// Whether anything was posted and has not completed.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.slots.available_permits() < self.pending.capacity() || self.needs_reactor()
+        !self.slots.are_free() || self.needs_reactor()
     }
 
     /// Whether somebody waits who does not drive.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `connection` | one session's life on one server: who polls, who is told, when it is lost |
 //! | `pending` | what was asked and not answered yet: a bounded slab |
+//! | `slots` | permits for its places |
 //! | `call` | RPC: encode, post, wait |
 //! | `atomic` | CAS and FAA |
 //! | `spin` | when polling for it is of no use |
@@ -32,6 +33,7 @@ mod pending;
 mod polled;
 mod reads;
 mod session;
+mod slots;
 mod spin;
 mod staging;
 mod swaps;

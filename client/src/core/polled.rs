@@ -34,7 +34,9 @@ impl Dispatch {
 #[derive(Default)]
 pub(super) struct PolledIds {
     last: u32,
-    /// Those that took long, each with the slot that it has got. At most as many as slots.
+    /// Those that took long, each with the slot that it has got: [`Slots`] bounds them.
+    ///
+    /// [`Slots`]: super::slots::Slots
     late: Vec<(u64, u64)>,
 }
 
@@ -69,7 +71,7 @@ impl Connection {
     /// why, and `into` may be a default buffer.
     #[inline]
     pub(crate) fn read_blocking(self: &Arc<Self>, remote: RemoteAddr, into: &mut Buffer) -> bool {
-        let Some(mut dispatch) = self.queue.try_lock() else {
+        let Some(mut dispatch) = self.polling() else {
             return self.read_waiting(remote, into);
         };
         let id = dispatch.polled.next();
@@ -85,7 +87,7 @@ impl Connection {
 
     /// Lets `post` post a chain whose last request is a CAS or FAA of this id, and polls for that.
     /// If `post` fails, its last request was not posted. `Err(post)`: the thread does not wait
-    /// itself, or others dispatch just now.
+    /// itself, others dispatch just now, or too many already took long.
     pub(super) fn polled_word<T, E, P: FnOnce(u64) -> Result<T, E>>(
         &self,
         by: impl FnOnce() -> Deadline,
@@ -94,7 +96,7 @@ impl Connection {
         if !is_driver() {
             return Err(post);
         }
-        let Some(mut dispatch) = self.queue.try_lock() else { return Err(post) };
+        let Some(mut dispatch) = self.polling() else { return Err(post) };
         let id = dispatch.polled.next();
         let posted = match post(id) {
             Ok(posted) => posted,
@@ -109,6 +111,13 @@ impl Connection {
         Ok(Ok((posted, word)))
     }
 
+    /// The dispatcher's lock, unless somebody has it or what is posted under it might find no
+    /// slot when it takes long.
+    #[inline]
+    fn polling(&self) -> Option<MutexGuard<'_, Dispatch>> {
+        self.queue.try_lock().filter(|_| self.slots.may_be_late())
+    }
+
     fn polls_for(&self) -> Duration {
         self.shared.options.spin.min(SPIN_MAX)
     }
@@ -120,10 +129,9 @@ impl Connection {
         by: Deadline,
         mut dispatch: MutexGuard<'_, Dispatch>,
     ) -> Result<Waiter<'_>, CallError> {
-        let Ok(permit) = self.slots.try_acquire() else {
+        if !self.slots.take_late() {
             return Err(CallError::Lost { sent: true });
-        };
-        permit.forget();
+        }
         let mut waiter = self.register(1, false, None, by)?;
         waiter.unposted = 0;
         dispatch.polled.late.push((id, waiter.id));
@@ -157,7 +165,10 @@ fn put(into: &mut Buffer, read: Option<Buffer>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod ids {
     use super::*;
 
     #[test]

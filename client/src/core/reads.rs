@@ -41,7 +41,7 @@ impl Connection {
     pub async fn read_into(&self, remote: RemoteAddr, into: Buffer) -> Result<Buffer, Error> {
         let by = Deadline::after("read", self.options().operation_timeout);
         let failed = |error| self.read_error(error, by);
-        self.acquire(&self.slots, 1, by).await.map_err(failed)?;
+        self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
         let mut waiter = self.register(1, false, None, by).map_err(failed)?;
         let request =
             WorkRequest { id: waiter.id, signaled: true, op: Opcode::Read { remote, into } };
@@ -84,7 +84,7 @@ impl Connection {
         buffers: &mut Vec<Buffer>,
     ) -> Result<(), Error> {
         let failed = |error| self.read_error(error, by);
-        self.acquire(&self.slots, 1, by).await.map_err(failed)?;
+        self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
         let count = wanted.len() as u32;
         let mut waiter = self.register(count, false, None, by).map_err(failed)?;
         let request = |(number, (remote, into))| WorkRequest {

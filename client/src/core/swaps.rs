@@ -74,7 +74,7 @@ impl Connection {
         let (posted, word) = match self.polled_word(|| by, post) {
             Ok(polled) => polled.map_err(NoWord::NotPosted)?,
             Err(post) => {
-                self.acquire(&self.slots, 1, by).await.map_err(NoWord::NoSlot)?;
+                self.acquire(&self.slots.permits, 1, by).await.map_err(NoWord::NoSlot)?;
                 let mut waiter = self.register(1, false, None, by).map_err(NoWord::NoSlot)?;
                 let posted = post(waiter.id).map_err(NoWord::NotPosted)?;
                 waiter.unposted = 0;
