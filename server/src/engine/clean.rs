@@ -211,13 +211,15 @@ impl Work {
         if let Some(walk) = self.next(shared, choice) {
             return Some(walk);
         }
-        if shared.cleaner.mode == Cleaning::Aggressive || shared.pool.has_changed(choice.rights) {
+        let Choice { rights, dead_part, .. } = choice;
+        let is_due = shared.pool.has_changed(rights, dead_part);
+        if shared.cleaner.mode == Cleaning::Aggressive || is_due {
             self.look(shared, choice);
             if let Some(walk) = self.next(shared, choice) {
                 return Some(walk);
             }
             if choice.owner.is_none() {
-                shared.pool.nothing_to_gain(choice.rights);
+                shared.pool.nothing_to_gain(rights, dead_part);
             }
         }
         if !choice.may_evict {

@@ -261,18 +261,19 @@ impl Pool {
         Ok(addr)
     }
 
-    /// Where a segment that could begin at `first` has room to grow to its full length, if that is
-    /// anywhere: the rests of short segments, which no entry fits into, would be many.
+    /// Where a segment that could begin at `first` has room to grow to its full length, or to the
+    /// greatest that there is: the rests of short segments, which no entry fits into, would be
+    /// many.
     fn where_it_can_grow(&self, free: &FreeBlocks, rights: Rights, first: u32) -> u32 {
-        self.find_row(free, rights, self.segment_bytes / self.block_bytes).unwrap_or(first)
+        self.longest_row(free, rights, self.segment_bytes / self.block_bytes).unwrap_or(first)
     }
 
     /// Whether so much died since a look for something to clean found nothing that another one is
-    /// worth its time.
-    /// In regions of this right, or in any.
-    pub(super) fn has_changed(&self, rights: Option<Rights>) -> bool {
+    /// worth its time, or that look was for more than segments of which one of so many parts is
+    /// dead. In regions of this right, or in any.
+    pub(super) fn has_changed(&self, rights: Option<Rights>, dead_part: usize) -> bool {
         let bytes = (self.limit_bytes / LOOK_AGAIN_PART) as u64;
-        self.rooms_of(rights).any(|room| room.has_died(bytes))
+        self.rooms_of(rights).any(|room| room.has_died(bytes, dead_part))
     }
 
     /// There may be something to clean that was none before.
@@ -280,9 +281,9 @@ impl Pool {
         self.rooms.iter().for_each(Room::look_again);
     }
 
-    /// A look for something to clean found nothing.
-    pub(super) fn nothing_to_gain(&self, rights: Option<Rights>) {
-        self.rooms_of(rights).for_each(Room::nothing_to_gain);
+    /// A look for segments of which one of so many parts is dead found none.
+    pub(super) fn nothing_to_gain(&self, rights: Option<Rights>, dead_part: usize) {
+        self.rooms_of(rights).for_each(|room| room.nothing_to_gain(dead_part));
     }
 
     fn rooms_of(&self, rights: Option<Rights>) -> impl Iterator<Item = &Room> {

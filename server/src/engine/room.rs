@@ -14,7 +14,7 @@
 //! Blocks that clients may write and those that they may only read are counted apart: free ones of
 //! one kind are no use for the other.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use onesided_fabric::Rights;
 
@@ -112,6 +112,8 @@ impl Marks {
 pub(super) struct Room {
     level: AtomicU8,
     dead_bytes: AtomicU64,
+    /// The last look that found nothing was for segments of which one of so many parts is dead.
+    looked_for_part: AtomicUsize,
 }
 
 impl Room {
@@ -141,9 +143,11 @@ impl Room {
         }
     }
 
-    /// Whether so much died since a look found nothing to gain.
-    pub(super) fn has_died(&self, bytes: u64) -> bool {
+    /// Whether so much died since a look found nothing to gain, or that look was for segments of
+    /// which more is dead than one of so many parts.
+    pub(super) fn has_died(&self, bytes: u64, dead_part: usize) -> bool {
         self.dead_bytes.load(Ordering::Relaxed) >= bytes
+            || self.looked_for_part.load(Ordering::Relaxed) < dead_part
     }
 
     /// A look is due, whatever the last one found.
@@ -151,8 +155,31 @@ impl Room {
         self.dead_bytes.store(DUE, Ordering::Relaxed);
     }
 
-    /// A look found nothing to gain.
-    pub(super) fn nothing_to_gain(&self) {
+    /// A look found nothing to gain of which one of so many parts is dead.
+    pub(super) fn nothing_to_gain(&self, dead_part: usize) {
+        self.looked_for_part.store(dead_part, Ordering::Relaxed);
         self.dead_bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_for_much_does_not_stand_for_one_for_little() {
+        let room = Room::default();
+        room.set(Level::Full);
+        room.look_again();
+        assert!(room.has_died(1_000, 16), "a look is due");
+        room.nothing_to_gain(16);
+        assert!(!room.has_died(1_000, 16), "there was none");
+        assert!(room.has_died(1_000, 64), "none of which a 64th is dead, that is not known");
+        room.nothing_to_gain(64);
+        assert!(!room.has_died(1_000, 64) && !room.has_died(1_000, 16));
+        room.note_dead(999);
+        assert!(!room.has_died(1_000, 64));
+        room.note_dead(1);
+        assert!(room.has_died(1_000, 16), "so much has died since");
     }
 }

@@ -23,7 +23,7 @@ pub struct CleaningStatus {
     pub freed_bytes: u64,
     /// Segments that were not, because there was no room for copies.
     pub given_up: u64,
-    /// Long entries that were overwritten where they lay, for want of room.
+    /// Entries that were overwritten where they lay, for want of room.
     pub in_place_entries: u64,
     /// Writes that found no room and cleaned until there was some, or there was none to be had.
     pub waits: u64,

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 
 use super::{Choice, Cleaning, Step, count, row};
 use crate::engine::Shared;
-use crate::engine::room::{Level, Wanted};
+use crate::engine::room::{Level, Need, Wanted};
 use crate::engine::table::Table;
 
 /// How much a writer that helps walks through, for each byte it has written: more than has to be
@@ -37,14 +37,18 @@ impl Table {
         }
     }
 
-    /// Seals the segment that is appended to, if it is worth emptying. `false`: there is none.
-    fn close_log(&self) -> bool {
+    /// Seals the segments that are appended to, if they are worth emptying, and lets everything be
+    /// looked at again. `false`: there is no more to gain than before.
+    fn close_logs(&self, need: Need) -> bool {
         let pool = &self.shared.pool;
-        let closed = self.log.close_to_clean(pool, &self.account, self.evicts());
-        if closed {
+        let fresh = self.log.close_to_clean(pool, &self.account, self.evicts());
+        let kept = self.kept.close_to_clean(pool, &self.account, false);
+        // What replaces an entry is refused only after a look of its own, however little has died.
+        let looks = fresh || kept || need == Need::Replace;
+        if looks {
             pool.look_again();
         }
-        closed
+        looks
     }
 
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
@@ -65,14 +69,14 @@ impl Shared {
         if self.cleaner.mode == Cleaning::Off {
             return;
         }
-        if self.pool.has_changed(Some(rights)) {
+        let choice = self.cleaner.choice(Some(rights), level);
+        if self.pool.has_changed(choice.rights, choice.dead_part) {
             self.cleaner.waker.wake();
         }
         if level == Level::Low {
             return;
         }
         if let Some(mut work) = self.cleaner.work.try_lock() {
-            let choice = self.cleaner.choice(Some(rights), level);
             let factor = if level == Level::Full { HELP_FACTOR_FULL } else { HELP_FACTOR };
             let most_bytes = HELP_MAX_BYTES.max(written_bytes * HELP_MAX_FACTOR);
             let budget_bytes = (written_bytes * factor).min(most_bytes);
@@ -120,8 +124,8 @@ impl Shared {
             if work.go_on(self, choice, usize::MAX) != Step::Nothing {
                 continue;
             }
-            // What can be cleaned may all be in the segment that is appended to.
-            if std::mem::replace(&mut closed, true) || !table.close_log() {
+            // What can be cleaned may all be in the segments that are appended to.
+            if std::mem::replace(&mut closed, true) || !table.close_logs(need) {
                 return false;
             }
         }

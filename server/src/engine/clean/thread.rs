@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use onesided_fabric::Rights;
+
 use super::{Cleaning, Step};
-use crate::engine::Shared;
 use crate::engine::room::Level;
+use crate::engine::{Engine, Shared};
 
 /// Bytes of entries that are walked through before others get the work, or the core.
 const SLICE_BYTES: usize = 64 << 10;
@@ -81,20 +83,37 @@ fn clean(shared: &Shared, ending: &AtomicBool) {
             continue;
         }
         let began = Instant::now();
-        let rights = (level != Level::Ample).then_some(rights);
-        let choice = shared.cleaner.choice(rights, level);
-        let mut work = shared.cleaner.work.lock();
-        let mut step = work.go_on(shared, choice, SLICE_BYTES);
-        if step == Step::Nothing && rights.is_some() {
-            // Where it is less short something may be to gain.
-            step = work.go_on(shared, shared.cleaner.choice_of_all(shared, level), SLICE_BYTES);
-        }
-        drop(work);
+        let step = shared.clean_slice((rights, level));
         match (step, level) {
             (Step::Nothing, _) => sleep(shared),
             // Ahead of need: at most half of a core.
             (_, Level::Ample | Level::Low) => std::thread::park_timeout(began.elapsed()),
             _ => std::thread::yield_now(),
         }
+    }
+}
+
+impl Shared {
+    /// Goes on where it is shortest, for a slice.
+    fn clean_slice(&self, (rights, level): (Rights, Level)) -> Step {
+        let rights = (level != Level::Ample).then_some(rights);
+        let choice = self.cleaner.choice(rights, level);
+        let mut work = self.cleaner.work.lock();
+        let step = work.go_on(self, choice, SLICE_BYTES);
+        if step == Step::Nothing && rights.is_some() {
+            // Where it is less short something may be to gain.
+            return work.go_on(self, self.cleaner.choice_of_all(self, level), SLICE_BYTES);
+        }
+        step
+    }
+}
+
+impl Engine {
+    /// What the cleaner's thread does at a time, for tests that say when. `false`: it would sleep.
+    pub fn clean_slice(&self) -> bool {
+        let shared = &*self.shared;
+        let (rights, level) = shared.pool.shortest();
+        let rests = level == Level::Ample && shared.cleaner.mode != Cleaning::Aggressive;
+        !rests && shared.clean_slice((rights, level)) != Step::Nothing
     }
 }

@@ -15,6 +15,7 @@ use crate::engine::block::Sealed;
 use crate::engine::bucket::{header_at, slot_of};
 use crate::engine::cas::Stretch;
 use crate::engine::evict::{Part, Thinning};
+use crate::engine::in_place::filler_bytes;
 use crate::engine::room::Need;
 use crate::engine::table::{Fresh, Table, read_value};
 use crate::engine::{Shared, publish};
@@ -86,6 +87,10 @@ impl Walk {
             let offset = self.segment.offset_bytes() + next_bytes;
             let addr = LogAddr::new(self.segment.region(), offset);
             let at = pool.at(addr);
+            if let Some(len_bytes) = filler_bytes(at) {
+                next_bytes += len_bytes;
+                continue;
+            }
             let header = header_at(at);
             next_bytes += header.padded_bytes();
             // Whoever marks an entry has put another one in its place, or none.

@@ -83,6 +83,30 @@ impl Pool {
         Some(last + 1 - blocks as u32)
     }
 
+    /// The first of the longest row of free blocks in one region that is not longer than `most`; of
+    /// several the one in front.
+    pub(super) fn longest_row(
+        &self,
+        free: &FreeBlocks,
+        rights: Rights,
+        most: usize,
+    ) -> Option<u32> {
+        let numbers = free.of(rights).numbers.iter().copied();
+        let mut best: Option<Range<u32>> = None;
+        let mut row = 0..0;
+        for number in numbers.filter(|&number| !free.is_held(number)) {
+            let goes_on = row.end == number && !number.is_multiple_of(self.region_blocks as u32);
+            row = if goes_on { row.start..number + 1 } else { number..number + 1 };
+            if best.as_ref().is_none_or(|best| row.len() > best.len()) {
+                best = Some(row.clone());
+            }
+            if row.len() == most {
+                break;
+            }
+        }
+        best.map(|row| row.start)
+    }
+
     /// The first number of a row of which each `follows` the one before.
     fn row(
         &self,

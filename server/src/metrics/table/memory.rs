@@ -207,7 +207,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     counter(
         "onesided_cleaning_in_place_entries_total",
-        "Long entries that were overwritten where they lay, for want of room.",
+        "Entries that were overwritten where they lay, for want of room.",
         &[],
         |s, rows| rows.count(s.memory.cleaning.in_place_entries),
     ),
