@@ -66,12 +66,13 @@ fn measure(
     ensure!(done > 0, "{name}: the server did them all: is it a fabric with one-sided access?");
     let us = |quantile| took_ns.value_at_quantile(quantile) as f64 / 1e3;
     println!(
-        "{name} over {}: p50 {:.2} us, p90 {:.2}, p99 {:.2}; {:.1} % without the server, {:.4} \
-         round trips each",
+        "{name} over {}: p50 {:.2} us, p90 {:.2}, p99 {:.2}, mean {:.2}; {:.1} % without the \
+         server, {:.4} round trips each",
         client.fabric(),
         us(0.5),
         us(0.9),
         us(0.99),
+        took_ns.mean() / 1e3,
         100.0 * done as f64 / times as f64,
         round_trips as f64 / done as f64,
     );

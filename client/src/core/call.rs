@@ -133,9 +133,9 @@ impl Connection {
     }
 
     /// Posts as many of some requests as the fabric takes now; how many are left.
-    pub(super) fn post_chain<const N: usize>(
+    pub(super) fn post_chain(
         &self,
-        requests: [WorkRequest; N],
+        requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<usize, CallError> {
         CHAIN.with_borrow_mut(|chain| {
             chain.extend(requests);

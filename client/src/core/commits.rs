@@ -1,25 +1,66 @@
 //! The compare-and-swap that commits an entry whose update has taken effect (design.md 6): nobody
-//! waits for it. Who updates key after key lets it wait for the next chain on the connection,
-//! which takes it along, or does without where it replaces that very entry: whoever knows that
-//! its own pending entry is linked may forward it. If no chain comes, the reactor posts it soon.
-//! Until then readers that meet the entry ask the server, which commits it.
+//! waits for it. Who updates key after key lets it wait: an update that replaces that very entry
+//! does without it (whoever knows that its own pending entry is linked may forward it), and when
+//! some have come together the next update on the connection takes them all along. If no update
+//! comes, the reactor posts them soon. Until then readers that meet the entry ask the server,
+//! which commits it.
 
 use std::time::{Duration, Instant};
+
+use onesided_fabric::RemoteAddr;
 
 use super::connection::Connection;
 use super::swaps::Swap;
 
 /// Updates that begin within this of each other are in a row: another one is to be expected.
 const IN_A_ROW: Duration = Duration::from_millis(1);
+/// So many are taken along by the next update: most updates post two requests then, and nobody
+/// meets entries that wait for long.
+pub(super) const TOGETHER: usize = 4;
 /// How often the reactor looks meanwhile. What it finds twice it posts.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// So many looks that find nothing new are the last.
 const QUIET_LOOKS: u32 = 16;
 
+/// What is to be committed together, in the order of the updates.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Swaps {
+    first: [Option<Swap>; TOGETHER],
+    len: usize,
+}
+
+impl Swaps {
+    /// `false`: there is no room.
+    fn push(&mut self, swap: Swap) -> bool {
+        let Some(place) = self.first.get_mut(self.len) else { return false };
+        *place = Some(swap);
+        self.len += 1;
+        true
+    }
+
+    /// The one that makes the word at `at` what an update expects.
+    fn take(&mut self, at: RemoteAddr, expected: u64) -> Option<Swap> {
+        let is_it = |swap: &Option<Swap>| swap.is_some_and(|s| s.at == at && s.new == expected);
+        let place = self.first.iter().position(is_it)?;
+        let taken = self.first[place].take();
+        self.first[place..].rotate_left(1);
+        self.len -= 1;
+        taken
+    }
+
+    fn is_full(&self) -> bool {
+        self.len == TOGETHER
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = Swap> {
+        self.first.into_iter().flatten()
+    }
+}
+
 /// What is to be committed.
 #[derive(Default)]
 pub(super) struct Commits {
-    waiting: Option<Swap>,
+    waiting: Swaps,
     /// When the last update began.
     last_at: Option<Instant>,
     /// Something has come to wait since the last look.
@@ -27,7 +68,7 @@ pub(super) struct Commits {
     quiet_looks: u32,
     /// The reactor looks.
     is_watched: bool,
-    /// There is none: it may wait for ever, as that of a client that has stopped.
+    /// There is none: they may wait for ever, as those of a client that has stopped.
     is_alone: bool,
 }
 
@@ -40,15 +81,36 @@ impl Commits {
         self.is_alone || has_reactor && is_in_a_row()
     }
 
+    /// One more waits; if others have not been taken along in time, they are to be posted now.
+    fn wait(&mut self, swap: Swap) -> Swaps {
+        self.is_new = true;
+        if self.waiting.push(swap) {
+            return Swaps::default();
+        }
+        let before = std::mem::take(&mut self.waiting);
+        self.waiting.push(swap);
+        before
+    }
+
+    /// For an update that expects `expected` of the word at `at`: what it takes along, and what
+    /// the word is if the one that would make it that has been waiting, and waits no more.
+    fn join(&mut self, at: RemoteAddr, expected: u64) -> (Swaps, u64) {
+        let word = self.waiting.take(at, expected).map_or(expected, |swap| swap.expected);
+        match self.waiting.is_full() {
+            true => (std::mem::take(&mut self.waiting), word),
+            false => (Swaps::default(), word),
+        }
+    }
+
     /// What the reactor has to post now, and whether it has to look again.
-    fn look(&mut self) -> (Option<Swap>, bool) {
+    fn look(&mut self) -> (Swaps, bool) {
         if std::mem::take(&mut self.is_new) {
             self.quiet_looks = 0;
-            return (None, true);
+            return (Swaps::default(), true);
         }
         self.quiet_looks += 1;
         self.is_watched &= self.quiet_looks < QUIET_LOOKS;
-        (self.waiting.take(), self.is_watched)
+        (std::mem::take(&mut self.waiting), self.is_watched)
     }
 }
 
@@ -63,47 +125,43 @@ impl Connection {
             self.swap_unheard(swap);
             return;
         }
-        let before = commits.waiting.replace(swap);
-        commits.is_new = true;
+        let before = commits.wait(swap);
         let is_watched = std::mem::replace(&mut commits.is_watched, true);
         drop(commits);
-        if let Some(before) = before {
-            self.swap_unheard(before);
-        }
+        self.swap_all_unheard(before);
         if !is_watched {
             ticker.kick();
         }
     }
 
-    /// What waits to be committed: the caller takes it along, or leaves it to the
-    /// server, which commits what a client has not.
-    pub(crate) fn take_commit(&self) -> Option<Swap> {
-        self.commits.lock().waiting.take()
+    /// For an update that expects `expected` of the word at `at`: what it takes along and posts
+    /// before, or leaves to the server, which commits what a client has not; and what the word is
+    /// as far as this client knows, which has linked the entry itself and need not commit it.
+    pub(crate) fn take_commits(&self, at: RemoteAddr, expected: u64) -> (Swaps, u64) {
+        self.commits.lock().join(at, expected)
     }
 
     /// Posts what waits to be committed, so that what is posted behind it finds it done.
     pub(crate) fn commit_now(&self) {
-        if let Some(swap) = self.take_commit() {
-            self.swap_unheard(swap);
-        }
+        let waiting = std::mem::take(&mut self.commits.lock().waiting);
+        self.swap_all_unheard(waiting);
     }
 
-    /// For the reactor: when to look again, as long as that is to be expected of it.
-    pub(crate) fn look_after_commits(&self) -> Option<Duration> {
+    /// For the reactor, and simulations, which have none: when to look again, as long as that is to
+    /// be expected of it.
+    pub fn look_after_commits(&self) -> Option<Duration> {
         let mut commits = self.commits.lock();
         if !commits.is_watched {
             return None;
         }
-        let (swap, again) = commits.look();
-        if let Some(swap) = swap {
-            // Locked: this is no operation that whoever retires memory would wait for.
-            self.swap_unheard(swap);
-        }
+        let (swaps, again) = commits.look();
+        // Locked: this is no operation that whoever retires memory would wait for.
+        self.swap_all_unheard(swaps);
         again.then_some(LOOK_EVERY)
     }
 
     /// For simulations, where nothing is posted by itself: entries are committed with the next
-    /// update, and the last one never.
+    /// updates, and the last ones never.
     pub fn commit_with_the_next(&self) {
         self.commits.lock().is_alone = true;
     }
@@ -133,18 +191,41 @@ mod tests {
         assert!(commits.may_wait(at_us(9_000), false));
     }
 
+    fn news(swaps: Swaps) -> Vec<u64> {
+        swaps.iter().map(|swap| swap.new).collect()
+    }
+
     #[test]
     fn what_is_found_twice_is_posted_and_looking_ends() {
         let mut commits = Commits { is_watched: true, ..Commits::default() };
-        (commits.waiting, commits.is_new) = (Some(swap(2)), true);
-        let found = |(swap, again): (Option<Swap>, bool)| (swap.map(|swap| swap.new), again);
-        assert_eq!(found(commits.look()), (None, true), "it has just come");
-        assert_eq!(found(commits.look()), (Some(2), true));
-        (commits.waiting, commits.is_new) = (Some(swap(3)), true);
-        assert_eq!(found(commits.look()), (None, true));
+        let found = |(swaps, again)| (news(swaps), again);
+        commits.wait(swap(2));
+        commits.wait(swap(3));
+        assert_eq!(found(commits.look()), (vec![], true), "they have just come");
+        assert_eq!(found(commits.look()), (vec![2, 3], true));
+        commits.wait(swap(4));
+        assert_eq!(found(commits.look()), (vec![], true));
         let looks = (0..QUIET_LOOKS).map(|_| found(commits.look())).collect::<Vec<_>>();
-        assert_eq!(looks[0], (Some(3), true));
+        assert_eq!(looks[0], (vec![4], true));
         assert_eq!(looks.iter().filter(|look| !look.1).count(), 1);
         assert!(!commits.is_watched);
+    }
+
+    #[test]
+    fn an_update_does_without_what_it_replaces_and_takes_others_along_when_they_are_enough() {
+        let at = swap(0).at;
+        let mut commits = Commits::default();
+        let joined = |(swaps, word)| (news(swaps), word);
+        (1..4).for_each(|n| assert_eq!(news(commits.wait(swap(n))), []));
+        assert_eq!(joined(commits.join(at, 9)), (vec![], 9), "too few");
+        assert_eq!(joined(commits.join(at, 2)), (vec![], 1), "as it was before");
+        assert_eq!(joined(commits.join(at, 2)), (vec![], 2), "once");
+        (4..6).for_each(|n| assert_eq!(news(commits.wait(swap(n))), []));
+        assert_eq!(joined(commits.join(at, 9)), (vec![1, 3, 4, 5], 9));
+        (6..10).for_each(|n| assert_eq!(news(commits.wait(swap(n))), []));
+        assert_eq!(joined(commits.join(at, 8)), (vec![], 1));
+        commits.wait(swap(10));
+        assert_eq!(news(commits.wait(swap(11))), [6, 7, 9, 10], "nobody took them along");
+        assert_eq!(news(commits.waiting), [11]);
     }
 }

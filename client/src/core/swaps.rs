@@ -5,6 +5,7 @@ use std::sync::Arc;
 use onesided_fabric::{Buffer, Opcode, RemoteAddr, WorkRequest};
 
 use super::call::CallError;
+use super::commits::Swaps;
 use super::connection::Connection;
 use super::driver::block_on;
 use super::pending::Failure;
@@ -23,6 +24,11 @@ impl Swap {
     fn op(self) -> Opcode {
         let Self { at: remote, expected, new } = self;
         Opcode::CompareSwap { remote, expected, new }
+    }
+
+    /// Id 0 is no request's. Should it fail, the connection is over, and everybody hears of that.
+    fn unheard(self) -> WorkRequest {
+        WorkRequest { id: 0, signaled: false, op: self.op() }
     }
 }
 
@@ -102,23 +108,20 @@ impl Connection {
         Some(word.map(|word| (posted, word)))
     }
 
-    /// Posts both behind one doorbell, and before them one that nobody waits for; they take effect
+    /// Posts both behind one doorbell, and before them some that nobody waits for; they take effect
     /// in this order. Does not wait.
     pub(crate) fn post_swap(
         &self,
         id: u64,
-        unheard: Option<Swap>,
+        unheard: Swaps,
         (to, from): (RemoteAddr, Buffer),
         swap: Swap,
     ) -> Result<Posted, CallError> {
         let write = Opcode::Write { remote: to, from };
         let write = WorkRequest { id: 0, signaled: false, op: write };
         let swap = WorkRequest { id, signaled: true, op: swap.op() };
-        let left = match unheard.map(Swap::op) {
-            Some(op) => self.post_chain([WorkRequest { id: 0, signaled: false, op }, write, swap]),
-            None => self.post_chain([write, swap]),
-        };
-        Ok(match left? {
+        let unheard = unheard.iter().map(Swap::unheard);
+        Ok(match self.post_chain(unheard.chain([write, swap]))? {
             0 => Posted::Both,
             1 => Posted::WriteOnly,
             _ => Posted::Nothing,
@@ -127,10 +130,15 @@ impl Connection {
 
     /// Posts a compare-and-swap that nobody waits for. `false`: it was not.
     pub(crate) fn swap_unheard(&self, swap: Swap) -> bool {
-        // Id 0 is no request's. Should it fail, the connection is over, and everybody hears of
-        // that.
-        let request = WorkRequest { id: 0, signaled: false, op: swap.op() };
-        matches!(self.post_now(request), Ok(None))
+        matches!(self.post_now(swap.unheard()), Ok(None))
+    }
+
+    /// As [`Self::swap_unheard`], of some. What is not posted the server does.
+    pub(crate) fn swap_all_unheard(&self, swaps: Swaps) {
+        let mut swaps = swaps.iter().peekable();
+        if swaps.peek().is_some() {
+            let _left = self.post_chain(swaps.map(Swap::unheard));
+        }
     }
 
     /// Posts a WRITE that nobody waits for. `false`: it was not.

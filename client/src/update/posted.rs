@@ -16,7 +16,7 @@ use super::entry::{self, Words};
 use super::extents::Held;
 use super::known::{Remembered, Tag};
 use super::{Done, Put, REPAIR_EVERY, TRIES, Tried, Updates};
-use crate::core::{Connection, Deadline, NoWord, Posted, Session, Swap, block_on, is_driver};
+use crate::core::{Deadline, NoWord, Posted, Session, Swap, block_on, is_driver};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current, Seen};
@@ -280,9 +280,9 @@ impl Update<'_> {
         let sums = &self.open.view.sums;
         let words = entry::lay_out(&mut buffer, &self.put, version, addr, sums);
         let connection = &self.open.connection;
-        let (commit, expected) = take_commit(connection, at, expected);
+        let (commits, expected) = connection.take_commits(at, expected);
         let swap = Swap { at, expected, new: words.forward };
-        match connection.post_swap(id, commit, (to, buffer), swap) {
+        match connection.post_swap(id, commits, (to, buffer), swap) {
             Ok(Posted::Both) => Ok((words, expected)),
             // A pending entry that nothing leads to. What was to be committed the server does.
             Ok(Posted::WriteOnly) | Err(_) => Err(Stopped::Nothing),
@@ -341,16 +341,6 @@ impl Update<'_> {
         }
         self.open.counts.add(Counter::UpdateRoundTrips, 1);
         read::current(self.open, key).await.ok()?
-    }
-}
-
-/// What commits the entry before, to be posted with the next one, and the word to expect of the
-/// entry at `at`, which is `expected` when it is committed. If that is the one, it need not be:
-/// this client has linked it, and knows.
-fn take_commit(connection: &Connection, at: RemoteAddr, expected: u64) -> (Option<Swap>, u64) {
-    match connection.take_commit() {
-        Some(commit) if commit.at == at && commit.new == expected => (None, commit.expected),
-        commit => (commit, expected),
     }
 }
 

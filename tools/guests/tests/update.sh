@@ -65,7 +65,7 @@ say "| onesided | figure | beside | figure | ratio | target | met |"
 say "|---|---:|---|---:|---:|---|---|"
 row "PUT of 100 B in a cas table, p50" "$(median put)" "WRITE of $bytes B and CAS, one doorbell" \
     "$(median chain)" 1.5
-say "| PUT of 64 keys in turn, p50 | $(median put_in_turn) us | the same | $(median chain) us | | | |"
+row "PUT of 64 keys in turn, p50" "$(median put_in_turn)" "the same" "$(median chain)" 1.5
 row "fetch_add, p50" "$(median fetch_add)" "ib_atomic_lat, FETCH_AND_ADD" "$(median raw_atomic)" 1.3
 row "fetch_add, p50" "$(median fetch_add)" "the same loop with FETCH_AND_ADD" "$(median add)" 1.3
 say "server CPU in a round of 13500 updates and additions, connecting included: $(median cpu_ms) ms"
