@@ -132,6 +132,26 @@ fn appends_increments_and_expiry() {
     ]);
 }
 
+/// An end that is known within some time is one instant.
+#[test]
+fn what_is_short_lived_ends_once_and_for_all() {
+    let short = Op::Put { content: Content::of(1), expect: Expect::Any, expiry_s: 7 };
+    let stored = did(0, 0, 1, short, Ret::Version(5));
+    let ends = did(0, 10, 20, Op::Ends { expiry_s: 7 }, Ret::Ticked);
+    let read = |at, ret| did(1, at, at + 1, Op::Get, ret);
+    good(&[stored, read(12, value(1, 5)), read(14, Ret::Absent), ends]);
+    bad(&[stored, read(12, Ret::Absent), read(14, value(1, 5)), ends]);
+    bad(&[stored, read(7, Ret::Absent), ends]);
+    bad(&[stored, read(21, value(1, 5)), ends]);
+    let other = did(0, 5, 6, put(2), Ret::Version(6));
+    good(&[stored, other, ends, read(21, value(2, 6))]);
+    let nobody_knows = |o: Operation| Operation { answer: None, ..o };
+    let [stored, ends] = [stored, ends].map(nobody_knows);
+    good(&[stored, ends, read(12, value(1, 5)), read(30, Ret::Absent)]);
+    good(&[stored, ends, read(12, Ret::Absent), read(30, value(1, 5))]);
+    bad(&[stored, ends, read(12, value(1, 5)), read(30, Ret::Absent), read(32, value(1, 5))]);
+}
+
 #[test]
 fn a_counterexample_is_small_though_the_history_is_long() {
     let mut history = Vec::new();

@@ -23,7 +23,7 @@ use onesided_server::config::Cleaning;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
-use worker::{KEYS, Worker};
+use worker::{KEYS, SHORT_LIVED, Worker, key};
 
 /// Name of the table that clients update.
 const CAS: &str = "cas";
@@ -85,7 +85,7 @@ fn work(role: &Work) {
                 let number = role.client + thread;
                 let random = SmallRng::seed_from_u64(role.seed ^ u64::from(number));
                 let journal = Journal::create(&role.directory, number);
-                let mut worker = Worker::new(table, random, journal);
+                let mut worker = Worker::new(table, random, journal).has_short_lived();
                 for n in 0..scaled(OPERATIONS_MAX) / BURST {
                     if enough.over() {
                         break;
@@ -156,6 +156,25 @@ fn record(
     workers.into_iter().for_each(Process::join);
 }
 
+/// All that is short-lived ends, whatever its key had before.
+fn outlive(client: &blocking::Client, name: &str, (directory, seed): (&Path, u64)) {
+    let table = &client.table(name).expect("the table");
+    let journal = Journal::create(directory, (WORKERS + VICTIMS) * THREADS);
+    let mut worker = Worker::new(table, SmallRng::seed_from_u64(seed), journal);
+    let all = KEYS..KEYS + SHORT_LIVED;
+    for n in all.clone() {
+        worker.put_short_lived(n);
+        worker.get(n);
+    }
+    until("they end", || {
+        match all.clone().find(|&n| table.get(key(n)).expect("a GET").is_some()) {
+            None => Ok(()),
+            lives => Err(lives),
+        }
+    });
+    all.for_each(|n| worker.get(n));
+}
+
 /// What the server keeps open, but for the memory of regions.
 fn descriptors(daemon: &Daemon, client: &blocking::Client) -> u64 {
     match daemon.process() {
@@ -172,12 +191,22 @@ fn histories_of_many_processes_are_linearizable_and_the_killed_leave_nothing() {
 /// The same with clients that update entries by themselves, beside those that ask.
 #[test]
 fn so_they_are_where_clients_update_and_no_lease_is_left() {
-    // Over a device by `tools/guests/tests/cas_one.sh`.
-    let asked_for = std::env::var_os("ONESIDED_TEST_CAS").is_some();
-    if one_sided_kind() == FabricKind::Verbs && !asked_for {
-        return;
+    if clients_update() {
+        many_processes(CAS);
     }
-    many_processes(CAS);
+}
+
+/// And while the cleaner moves what clients update, and regions come and go.
+#[test]
+fn so_they_are_where_clients_update_and_all_entries_move() {
+    if clients_update() {
+        linearizable(moving(), CAS, FILLERS_MOVING);
+    }
+}
+
+/// Over a device it takes a guest of its own: `tools/guests/tests/cas_one.sh`.
+fn clients_update() -> bool {
+    one_sided_kind() != FabricKind::Verbs || std::env::var_os("ONESIDED_TEST_CAS").is_some()
 }
 
 fn many_processes(name: &str) {
@@ -192,15 +221,18 @@ fn many_processes(name: &str) {
 /// The same while the cleaner moves all entries all the time, and regions come and go.
 #[test]
 fn they_are_while_all_entries_move_and_regions_go() {
-    let role = ServerRole {
+    linearizable(moving(), "default", FILLERS_MOVING);
+}
+
+fn moving() -> ServerRole {
+    ServerRole {
         session_lease_ms: patience_ms(3_000),
         memory_mib: 128,
         region_mib: 1,
         cleaning: Cleaning::Aggressive,
         shrink_after_s: 1,
         ..ServerRole::default()
-    };
-    linearizable(role, "default", FILLERS_MOVING);
+    }
 }
 
 /// Every key's is linearizable, and some of the killed were in the middle of a call.
@@ -210,7 +242,7 @@ fn check_histories(directory: &Path) {
     let open = by_key.values().flatten().filter(|o| o.answer.is_none()).count();
     println!("{total} operations, {open} of the killed without an answer");
     assert!(open > 0, "none was killed in the middle of a call");
-    assert_eq!(by_key.len(), KEYS);
+    assert_eq!(by_key.len(), KEYS + SHORT_LIVED);
     for (n, history) in by_key {
         linearize::check(&history).unwrap_or_else(|failure| panic!("key {n}: {failure}"));
     }
@@ -262,6 +294,7 @@ fn linearizable(role: ServerRole, name: &str, fillers: usize) {
         true => tide::while_regions_go(&client, &table, work),
         false => work(),
     }
+    outlive(&connect(daemon.addr, false), name, (directory.path(), seed));
     let grown = stat(&client, "memory_index_bytes");
     if scaled(fillers) >= SPLITTING {
         let times = scaled(3).max(2) as u64;

@@ -95,6 +95,7 @@ fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
         value_bytes: (100, 101),
         count_percent: 0,
         resumed_percent: None,
+        threads: 1,
         ..Plan::cas_of(seed)
     };
     let mut plan = plan;
@@ -174,6 +175,7 @@ fn breaks_after(
         value_bytes: (100, 101),
         count_percent: 0,
         resumed_percent: Some(if resumed { 100 } else { 0 }),
+        threads: 1,
         ..Plan::cas_of(seed)
     };
     plan.network.kill_per_million = 0;

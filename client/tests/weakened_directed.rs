@@ -44,6 +44,8 @@ fn plan() -> Plan {
         count_percent: 0,
         resumed_percent: None,
         commits_wait: false,
+        commits_per_mille: 0,
+        threads: 1,
         weights: Weights::NONE,
     }
 }

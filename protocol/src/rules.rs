@@ -40,11 +40,14 @@ pub enum Rule {
     Token,
     /// Tables that clients update: they never write the index.
     IndexReadOnly,
+    /// Words that clients change over a device whose atomics are its own the server changes over
+    /// that device.
+    ThroughDevice,
 }
 
 impl Rule {
     /// All of them, for tests that try each.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Pending,
         Self::InsertPointsFirst,
         Self::MarkBeforePublish,
@@ -65,6 +68,7 @@ impl Rule {
         Self::CounterEndsFirst,
         Self::Token,
         Self::IndexReadOnly,
+        Self::ThroughDevice,
     ];
 }
 

@@ -12,6 +12,7 @@ use onesided_fabric::verbs::{Atomicity, LoopbackAtomics};
 use onesided_fabric::{Atomics, CompletionQueue, CpuAtomics, FabricKind, Rdma as Policy, verbs};
 use onesided_protocol::control::{FabricName, FabricOffer};
 use onesided_protocol::limits::FABRIC_BLOB_MAX_BYTES;
+use onesided_protocol::rules::{Rule, holds};
 use parking_lot::Mutex;
 
 use crate::config::ServerConfig;
@@ -75,6 +76,7 @@ impl Live {
                 return false;
             }
             Atomicity::Global => Arc::new(CpuAtomics),
+            Atomicity::Device if !holds(Rule::ThroughDevice) => Arc::new(CpuAtomics),
             Atomicity::Device => match LoopbackAtomics::start(self.listener.choice()) {
                 Ok(atomics) => Arc::new(atomics),
                 Err(error) => {

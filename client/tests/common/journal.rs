@@ -11,6 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::linearize::{Content, Op, Operation, Ret};
 
+/// How long what is short-lived lives: on the server's clock, which is cut to seconds.
+pub(crate) const LIFE_S: u32 = 3;
+/// How wrong a client may be about that clock: by half of the fastest round trip so far.
+const CLOCK_ERROR_NS: u64 = 1_000_000_000;
+
 /// Nanoseconds on the clock that all processes share.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -39,6 +44,11 @@ impl Journal {
     /// A number that nobody else has, to write or append.
     pub(crate) fn unique(&self) -> u64 {
         u64::from(self.client) << 32 | u64::from(self.next)
+    }
+
+    /// A name for the end of something short-lived; nobody else has it.
+    pub(crate) fn expiry(&self) -> u32 {
+        (self.client + 1) << 20 | self.next & 0xF_FFFF
     }
 
     /// Before the call.
@@ -86,10 +96,30 @@ pub(crate) fn histories(directory: &Path) -> HashMap<usize, Vec<Operation>> {
             }
         }
         for (key, operation) in operations.into_values() {
-            by_key.entry(key).or_default().push(operation);
+            let history = by_key.entry(key).or_default();
+            history.extend(end_of(&operation));
+            history.push(operation);
         }
     }
     by_key
+}
+
+/// When what an operation wrote ends, if it is short-lived: at an instant, the same one for all,
+/// that is known within some seconds.
+fn end_of(operation: &Operation) -> Option<Operation> {
+    let (Op::Put { expiry_s, .. } | Op::Touch { expiry_s }) = operation.op else { return None };
+    let (life_ns, second_ns) = (u64::from(LIFE_S) * 1_000_000_000, 1_000_000_000);
+    let call = operation.call + life_ns - second_ns - CLOCK_ERROR_NS;
+    let answer = match operation.answer {
+        Some((at, Ret::Version(_) | Ret::Touched)) => {
+            Some((at + life_ns + CLOCK_ERROR_NS, Ret::Ticked))
+        }
+        // Nothing was written.
+        Some(_) => return None,
+        None => None,
+    };
+    let end = Operation { call, answer, op: Op::Ends { expiry_s }, ..*operation };
+    (expiry_s != 0).then_some(end)
 }
 
 const HEADER_BYTES: usize = 12;

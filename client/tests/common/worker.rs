@@ -2,16 +2,21 @@
 //! checker of histories.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use onesided::{Error, Expect, PutOptions, blocking};
+use onesided::{Error, Expect, PutOptions, Ttl, blocking};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::index::sample;
 
-use crate::journal::{Journal, STAMP_BYTES, STAMP_OFFSET, content, now_ns, piece, stamp};
+use crate::journal::{Journal, LIFE_S, STAMP_BYTES, STAMP_OFFSET, content, now_ns, piece, stamp};
 use crate::linearize::{self, Content, Op, Ret};
 
 /// Few, so that many meet on each.
 pub(crate) const KEYS: usize = 12;
+
+/// Keys behind those whose values have short lives, and are seldom replaced before they end.
+pub(crate) const SHORT_LIVED: usize = 8;
+/// A worker that [`Worker::has_short_lived`] spends one of so many steps on them.
+const SHORT_LIVED_ONE_IN: u32 = 12;
 
 pub(crate) fn key(n: usize) -> String {
     format!("shared-{n}")
@@ -24,7 +29,8 @@ pub(crate) struct Worker<'t> {
     random: SmallRng,
     journal: Journal,
     /// Versions to expect.
-    seen: [u64; KEYS],
+    seen: [u64; KEYS + SHORT_LIVED],
+    short_lived: bool,
     /// Its client may lose its session: then what became of an operation is not known.
     may_fail: bool,
     /// Operations that failed so.
@@ -34,7 +40,14 @@ pub(crate) struct Worker<'t> {
 impl<'t> Worker<'t> {
     pub(crate) fn new(table: &'t blocking::Table, random: SmallRng, journal: Journal) -> Self {
         let counters = std::array::from_fn(|n| table.counter(key(n)));
-        Self { table, counters, random, journal, seen: [0; KEYS], may_fail: false, failed: 0 }
+        let seen = [0; KEYS + SHORT_LIVED];
+        let (short_lived, may_fail, failed) = (false, false, 0);
+        Self { table, counters, random, journal, seen, short_lived, may_fail, failed }
+    }
+
+    /// Some of its keys have values that expire.
+    pub(crate) fn has_short_lived(self) -> Self {
+        Self { short_lived: true, ..self }
     }
 
     /// From now on its client may lose its session.
@@ -49,6 +62,9 @@ impl<'t> Worker<'t> {
     }
 
     pub(crate) fn step(&mut self) {
+        if self.short_lived && self.random.random_ratio(1, SHORT_LIVED_ONE_IN) {
+            return self.short_lived_step();
+        }
         let n = self.random.random_range(0..KEYS);
         match self.random.random_range(0..100) {
             0..40 => self.get(n),
@@ -66,6 +82,18 @@ impl<'t> Worker<'t> {
             92..95 => self.delete(n, Expect::Version(self.seen[n])),
             95..97 => self.stamp(n),
             _ => self.append(n),
+        }
+    }
+
+    fn short_lived_step(&mut self) {
+        let n = KEYS + self.random.random_range(0..SHORT_LIVED);
+        match self.random.random_range(0..1000) {
+            0..8 => self.put_short_lived(n),
+            8..10 => self.touch(n),
+            10..13 => self.put(n, Expect::Present),
+            13..15 => self.append(n),
+            15..16 => self.delete(n, Expect::Any),
+            _ => self.get(n),
         }
     }
 
@@ -103,7 +131,7 @@ impl<'t> Worker<'t> {
         self.journal.answered_at(call, at, ret);
     }
 
-    fn get(&mut self, n: usize) {
+    pub(crate) fn get(&mut self, n: usize) {
         let call = self.journal.calls(n, Op::Get);
         match self.table.get(key(n)) {
             Ok(value) => self.found(n, call, now_ns(), value),
@@ -167,6 +195,25 @@ impl<'t> Worker<'t> {
         let options = PutOptions::default().expect(expect);
         let result = self.table.put_with(key(n), value, options);
         self.wrote(n, call, now_ns(), result);
+    }
+
+    pub(crate) fn put_short_lived(&mut self, n: usize) {
+        let (id, value) = self.value();
+        let (content, expiry_s) = (Content::of(id), self.journal.expiry());
+        let op = Op::Put { content, expect: linearize::Expect::Any, expiry_s };
+        let call = self.journal.calls(n, op);
+        let options = PutOptions::default().ttl(Ttl::Seconds(LIFE_S));
+        let result = self.table.put_with(key(n), value, options);
+        self.wrote(n, call, now_ns(), result);
+    }
+
+    fn touch(&mut self, n: usize) {
+        let call = self.journal.calls(n, Op::Touch { expiry_s: self.journal.expiry() });
+        match self.table.touch(key(n), Ttl::Seconds(LIFE_S)) {
+            Ok(true) => self.journal.answered(call, Ret::Touched),
+            Ok(false) => self.journal.answered(call, Ret::Absent),
+            Err(error) => self.fails(&error),
+        }
     }
 
     fn put_many(&mut self) {

@@ -99,6 +99,11 @@ pub enum Op {
     Clock {
         now_s: u32,
     },
+    /// The end of what was given this expiry, where nobody knows the server's clock and the
+    /// expiry is but a name.
+    Ends {
+        expiry_s: u32,
+    },
 }
 
 /// What is answered.
@@ -122,7 +127,7 @@ pub enum Ret {
     Old(i64),
     /// Touch: it was there; the version was not told.
     Touched,
-    /// Clock.
+    /// Clock, ends.
     Ticked,
 }
 
@@ -200,6 +205,7 @@ impl State {
                 self.stored.is_some_and(is_bytes).then_some(*self)
             }
             (Op::Clock { now_s }, Ret::Ticked) => Some(self.at(now_s)),
+            (Op::Ends { expiry_s }, Ret::Ticked) => Some(self.without(expiry_s)),
             _ => None,
         }
     }
@@ -220,6 +226,7 @@ impl State {
                 self.mutated(op)
             }
             Op::Clock { now_s } => Some(self.at(now_s)).filter(|after| after != self),
+            Op::Ends { expiry_s } => Some(self.without(expiry_s)).filter(|after| after != self),
         }
     }
 
@@ -340,6 +347,11 @@ impl State {
 
     fn at(&self, now_s: u32) -> Self {
         let kept = self.stored.filter(|s| s.expiry_s == 0 || now_s < s.expiry_s);
+        Self { stored: kept, ..*self }
+    }
+
+    fn without(&self, expiry_s: u32) -> Self {
+        let kept = self.stored.filter(|s| s.expiry_s != expiry_s);
         Self { stored: kept, ..*self }
     }
 }

@@ -143,7 +143,7 @@ async fn change(table: &Table, key: &[u8], op: Op, bytes: &[u8], ttl_s: u32) -> 
             false => Ret::Absent,
         },
         Op::Add { .. } | Op::Swap { .. } | Op::Count => unreachable!("by a handle"),
-        Op::Get | Op::Clock { .. } => Ret::Ticked,
+        Op::Get | Op::Clock { .. } | Op::Ends { .. } => Ret::Ticked,
     })
 }
 
@@ -204,7 +204,11 @@ impl Sim {
         let on = |op, ttl_s| Call::Change { key, op, bytes: Vec::new(), ttl_s };
         match kind {
             Some(1) => self.put(key, self.random_expect(), 0),
-            Some(2) => self.put(key, Expect::Any, 1 + self.pick(2) as u32),
+            // Clients that give an expiry themselves are wrong by up to a second.
+            Some(2) => {
+                let ttl_s = 1 + self.pick(2) as u32 + u32::from(self.plan.cas);
+                self.put(key, Expect::Any, ttl_s)
+            }
             Some(3) => {
                 let any = self.pick(4) > 0;
                 on(Op::Delete { expect: if any { Expect::Any } else { self.random_expect() } }, 0)

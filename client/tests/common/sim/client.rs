@@ -1,4 +1,4 @@
-//! A client: one call at a time.
+//! A client: so many calls at a time as the plan says it has threads.
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +25,8 @@ pub struct SimClient {
     counters: Rc<Vec<onesided::Counter>>,
     connection: Arc<Connection>,
     endpoint: Arc<SimEndpoint>,
-    busy: Option<Busy>,
+    /// Calls under way.
+    busy: Vec<Busy>,
 }
 
 /// A call under way.
@@ -33,6 +34,8 @@ struct Busy {
     operations: Vec<(usize, Op)>,
     /// It may be given up at any moment: it changes nothing.
     is_lent: bool,
+    /// It stores what lives so long as this client thinks that it does.
+    is_short_lived: bool,
     call: u64,
     future: Pin<Box<dyn Future<Output = Answers>>>,
 }
@@ -54,13 +57,23 @@ impl SimClient {
             Table::from_parts(&connection, "t", sim.info.clone()).expect("one more descriptor");
         let counters = (0..sim.plan.keys).map(|n| table.counter(key(n))).collect();
         let counters = Rc::new(counters);
-        let client = Self { number, table, counters, connection, endpoint, busy: None };
+        let client = Self { number, table, counters, connection, endpoint, busy: Vec::new() };
         client.set_up(sim);
         client
     }
 
     pub fn is_busy(&self) -> bool {
-        self.busy.is_some()
+        !self.busy.is_empty()
+    }
+
+    /// Whether one of its threads has nothing to do.
+    pub fn has_room(&self, sim: &Sim) -> bool {
+        self.busy.len() < sim.plan.threads
+    }
+
+    /// Whether a call is under way that stores what expires.
+    pub fn is_short_lived(&self) -> bool {
+        self.busy.iter().any(|busy| busy.is_short_lived)
     }
 
     /// A connection begins.
@@ -71,48 +84,78 @@ impl SimClient {
         }
     }
 
-    /// The client's idea of the server's clock: wrong, but within its bound.
+    /// The client's idea of the server's clock: wrong, but within its bound. The same one as long
+    /// as it stores what expires, so that the history knows when that does.
     pub fn set_clock(&self, sim: &Sim) {
         const ERROR_NS: u64 = 400_000_000;
+        if self.is_short_lived() {
+            return;
+        }
         let now_ns = sim.engine.clock_ns() - ERROR_NS + sim.pick(2 * ERROR_NS);
         self.connection.clock().set_manual(now_ns, ERROR_NS);
     }
 
-    /// Begins a call, unless one is under way.
+    /// Begins a call, if one of its threads has nothing to do.
     pub fn begin(&mut self, sim: &Sim, call: Call) {
-        if self.busy.is_none() {
-            if let Call::Change { op: Op::Put { .. }, ttl_s: 0, .. } = call {
-                sim.server.borrow_mut().lives_for_ever(self.number);
-            }
-            let operations = call.operations();
-            let is_lent = matches!(call, Call::GetLent(_));
-            let future = Box::pin(call.make(self.table.clone(), Rc::clone(&self.counters)));
-            self.busy = Some(Busy { operations, is_lent, call: sim.tick(), future });
-            self.go_on(sim);
+        if !self.has_room(sim) {
+            return;
         }
+        let mut is_short_lived = false;
+        if let Call::Change { op: Op::Put { .. }, ttl_s, .. } = call {
+            is_short_lived = ttl_s != 0;
+            let now_s = (self.connection.clock().now_ns().0 / 1_000_000_000) as u32;
+            let expiry_s = if is_short_lived { now_s + ttl_s } else { 0 };
+            // If it asks the server, that one says better.
+            sim.server.borrow_mut().lives_until(self.number, expiry_s);
+        }
+        let operations = call.operations();
+        let is_lent = matches!(call, Call::GetLent(_));
+        let future = Box::pin(call.make(self.table.clone(), Rc::clone(&self.counters)));
+        self.busy.push(Busy { operations, is_lent, is_short_lived, call: sim.tick(), future });
+        self.go_on(sim);
     }
 
     /// Goes on as far as completions allow.
     pub fn go_on(&mut self, sim: &Sim) {
         self.connection.dispatch();
-        let drops = sim.plan.drop_per_mille;
-        if self.busy.take_if(|busy| busy.is_lent && sim.pick(1000) < drops).is_some() {
-            sim.dropped.update(|n| n + 1);
+        let looks = sim.plan.commits_per_mille;
+        if looks > 0 && sim.pick(1000) < looks {
+            let _looks_again = self.connection.look_after_commits();
         }
+        let drops = sim.plan.drop_per_mille;
+        let given_up = |busy: &mut Busy| busy.is_lent && sim.pick(1000) < drops;
+        sim.dropped.update(|n| n + self.busy.extract_if(.., |busy| given_up(busy)).count() as u64);
         self.reconnect(sim);
-        let Some(busy) = &mut self.busy else { return };
-        let polled = busy.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(answers) = polled else { return };
-        let Some(busy) = self.busy.take() else { return };
+        let polled = |busy: &mut Busy| {
+            let polled = busy.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            match polled {
+                Poll::Ready(answers) => Some(answers),
+                Poll::Pending => None,
+            }
+        };
+        let mut n = 0;
+        let before = self.busy.len();
+        while let Some(busy) = self.busy.get_mut(n) {
+            match polled(busy) {
+                Some(answers) => self.is_over(sim, n, answers),
+                None => n += 1,
+            }
+        }
+        let some_are_over = self.busy.len() < before;
+        let is_lost = !self.connection.is_alive() && sim.plan.resumed_percent.is_none();
+        if some_are_over && is_lost && self.busy.is_empty() {
+            sim.lost.update(|n| n + 1);
+            *self = Self::new(sim, self.number);
+        }
+    }
+
+    fn is_over(&mut self, sim: &Sim, n: usize, answers: Answers) {
+        let busy = self.busy.remove(n);
         match answers {
             Ok(answers) => self.record(sim, &busy, &answers),
             // It says that nothing was applied, and no GET was answered.
             Err(Error::ConnectionLost(_)) => {}
             Err(error) => panic!("seed {}: a call failed: {error}", sim.plan.seed),
-        }
-        if !self.connection.is_alive() && sim.plan.resumed_percent.is_none() {
-            sim.lost.update(|n| n + 1);
-            *self = Self::new(sim, self.number);
         }
     }
 
@@ -160,7 +203,7 @@ impl SimClient {
     /// It ends between two of its steps: nothing of it goes on, and what it was at is in doubt.
     pub fn die(&mut self, sim: &Sim) {
         sim.world.kill(&self.endpoint);
-        if let Some(busy) = self.busy.take() {
+        for busy in std::mem::take(&mut self.busy) {
             let nobody_knows: Vec<_> = busy.operations.iter().map(|_| None).collect();
             self.record(sim, &busy, &nobody_knows);
         }
@@ -234,7 +277,7 @@ fn welcome(sim: &Sim, number: usize, resumed: bool) -> Welcome {
 
 impl fmt::Debug for SimClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let busy = self.busy.as_ref().map(|busy| &busy.operations);
+        let busy: Vec<_> = self.busy.iter().map(|busy| &busy.operations).collect();
         write!(f, "client {} ({:?}) {busy:?}", self.number, self.connection)
     }
 }

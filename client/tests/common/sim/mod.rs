@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | this | the simulated system, and what may happen next |
-//! | `client` | a client: one call at a time, and its record |
+//! | `client` | a client: its calls, and their record |
 //! | `calls` | what clients call |
 //! | `server` | requests that have arrived, and how the server executes them |
 //! | `plan` | what a seed chooses: sizes, rates, how bad the network is |
@@ -322,7 +322,7 @@ impl Sim {
         let more = self.mutations.get() < self.plan.mutations;
         if more && self.pick(8) == 0 {
             let client = self.pick(clients.len() as u64) as usize;
-            if !clients[client].is_busy() {
+            if clients[client].has_room(self) {
                 let call = self.random_call();
                 clients[client].begin(self, call);
             }
@@ -333,7 +333,7 @@ impl Sim {
         }
     }
 
-    /// A call of one client begins, if it has none under way.
+    /// A call of one client begins, if it has a thread for it.
     pub fn begin(&self, client: usize, call: Call) {
         self.clients.borrow_mut()[client].begin(self, call);
     }
@@ -460,6 +460,9 @@ impl Sim {
     }
 
     fn advance_clock(&self) {
+        if self.clients.borrow().iter().any(SimClient::is_short_lived) {
+            return;
+        }
         let ns = self.pick(700_000_000);
         let before = self.clock.0.fetch_add(ns, Ordering::Relaxed);
         let (before_s, now_s) = (before / 1_000_000_000, (before + ns) / 1_000_000_000);

@@ -52,6 +52,11 @@ pub struct Plan {
     pub resumed_percent: Option<u64>,
     /// Clients commit an entry with their next update, and the last one never.
     pub commits_wait: bool,
+    /// Chance, in a thousand of a client's steps, of a look at what waits to be committed, which
+    /// posts what it finds twice.
+    pub commits_per_mille: u64,
+    /// Calls that a client has under way at a time.
+    pub threads: usize,
     /// Whether the server gives regions back all the time.
     pub shrinks: bool,
     /// Of a hundred calls, how many do something with counters.
@@ -104,19 +109,25 @@ impl Default for Weights {
 }
 
 impl Plan {
-    /// As [`Self::of`], with clients that update entries themselves. What they store lives for
-    /// ever, as the simulation learns of expiries from requests; others give them less.
+    /// As [`Self::of`], with clients that update entries themselves.
     pub fn cas_of(seed: u64) -> Self {
         let plan = Self::of(seed);
-        let weights = Weights { put: 30, put_short_lived: 0, touch: 3, ..plan.weights };
+        let threads = if seed / 4 % 2 == 1 { 3 } else { 1 };
+        // The history knows only one expiry of each client's at a time.
+        let (put_short_lived, touch) = if threads == 1 { (4, 3) } else { (0, 0) };
+        let weights = Weights { put: 30, put_short_lived, touch, ..plan.weights };
         // In some, keys are counters, too.
         let count_percent = if seed.is_multiple_of(3) { 25 } else { 0 };
         // In some, clients outlive their connections.
         let outlives = plan.network.kill_per_million > 0 && seed.is_multiple_of(2);
         let resumed_percent = outlives.then_some(70);
         let commits_wait = seed / 2 % 2 == 1;
-        let plan = Self { weights, count_percent, resumed_percent, commits_wait, ..plan };
-        Self { cas: true, ordered: false, ..plan }
+        // The last one not for ever.
+        let commits_per_mille = if seed % 5 < 3 { 30 } else { 0 };
+        // More calls at a time are too many to be checked.
+        let clients = if threads == 1 { plan.clients } else { 2 };
+        let plan = Self { weights, count_percent, resumed_percent, commits_wait, clients, ..plan };
+        Self { cas: true, ordered: false, commits_per_mille, threads, ..plan }
     }
 
     pub fn of(seed: u64) -> Self {
@@ -153,6 +164,8 @@ impl Plan {
             cas: false,
             resumed_percent: None,
             commits_wait: false,
+            commits_per_mille: 0,
+            threads: 1,
             shrinks: rng.random_bool(0.7),
             count_percent: 0,
             weights: Weights::default(),

@@ -69,9 +69,9 @@ impl Server {
         end.map(|(_, end)| end.clone())
     }
 
-    /// What the client puts now has no expiry.
-    pub fn lives_for_ever(&mut self, client: usize) {
-        self.expiries.remove(&(client as u64));
+    /// What the client puts now has this expiry, 0 for none.
+    pub fn lives_until(&mut self, client: usize, expiry_s: u32) {
+        self.expiries.insert(client as u64, expiry_s);
     }
 
     pub fn expiry_s(&self, client: usize) -> u32 {
@@ -91,9 +91,10 @@ impl Sim {
             if server.inbox.is_empty() {
                 return;
             }
-            // One client has one call under way, so any order is an order of arrival.
-            let count = server.inbox.len() as u64;
-            server.inbox.swap_remove(self.pick(count) as usize)
+            // Whoever's turn it is, in the order in which they were sent.
+            let (client, _) = server.inbox[self.pick(server.inbox.len() as u64) as usize];
+            let first = server.inbox.iter().position(|(sender, _)| *sender == client);
+            server.inbox.remove(first.expect("it was there"))
         };
         let request = Request::decode(&message).expect("the client sends what can be decoded");
         // The connection that asked: the client may have another one when the answer is there.
