@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{FabricKind, Rdma};
+use onesided_fabric::{Caps, FabricKind, Rdma};
 use onesided_protocol::control::{FabricOffer, Heartbeat, Retired, ToClient, ToServer};
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -94,6 +94,13 @@ fn serve(link: &Arc<Link>, live: &mut Established) -> End {
 /// Whether there may be a better fabric, now or later: the server may get a device yet.
 fn is_second_best(connection: &Connection) -> bool {
     connection.fallback().is_some() || !connection.caps().one_sided
+}
+
+/// Whether the server must have ended a connection of this kind before there is the next one: a
+/// compare-and-swap that is still on its way there would be done after the client was told that its
+/// entry is not linked. To resume the session sees to that.
+fn needs_end(caps: Caps) -> bool {
+    caps.one_sided
 }
 
 /// What is done while there is a control connection.
@@ -197,10 +204,14 @@ impl<'a> Serving<'a> {
             link.rest(connection);
             link.shared().stats.add(Counter::IdleCloses, 1);
             self.rests = true;
-        } else if self.retry.is_due(is_second_best(connection), now)
-            && let Err(error) = self.upgrade()
-        {
-            tracing::debug!(%error, "no better fabric yet");
+        } else if self.retry.is_due(is_second_best(connection), now) {
+            return match self.upgrade() {
+                Ok(upgraded) => upgraded,
+                Err(error) => {
+                    tracing::debug!(%error, "no better fabric yet");
+                    Ok(())
+                }
+            };
         }
         Ok(())
     }
@@ -216,9 +227,10 @@ impl<'a> Serving<'a> {
         Ok(())
     }
 
-    /// Tries the fabrics that are better than the one in use.
-    fn upgrade(&mut self) -> Result<(), Error> {
-        let Some(url) = self.link.url() else { return Ok(()) };
+    /// Tries the fabrics that are better than the one in use. Whether this connection can go on
+    /// over one of them.
+    fn upgrade(&mut self) -> Result<Result<(), End>, Error> {
+        let Some(url) = self.link.url() else { return Ok(Ok(())) };
         let timeout = self.link.shared().options.connect_timeout.min(self.half);
         let mut offers = ask_offers(url, self.link.shared(), Instant::now() + timeout)?;
         let current = self.link.fabric().to_string();
@@ -231,13 +243,19 @@ impl<'a> Serving<'a> {
         });
         let better = self.rewire(offers, timeout)?;
         let fabric = better.caps().kind.to_string();
-        tracing::info!(fabric, "a better fabric can be used again");
+        let reason = "a better fabric can be used again";
+        tracing::info!(fabric, reason);
         self.link.shared().stats.add(Counter::FabricUpgrades, 1);
         let old = Arc::clone(&self.live.connection);
+        if needs_end(old.caps()) {
+            better.mark_lost("it was tried");
+            return Ok(Err(End::Lost(reason.to_owned())));
+        }
         self.install(better);
-        // What is under way there goes on over the new one.
-        old.mark_lost("a better fabric can be used again");
-        Ok(())
+        // What is under way there goes on over the new one: the server knows requests that it had
+        // already by their numbers.
+        old.mark_lost(reason);
+        Ok(Ok(()))
     }
 
     fn rewire(

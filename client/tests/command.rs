@@ -209,11 +209,17 @@ fn tables() {
     let cache = list.as_array().expect("a list").iter().find(|table| table["name"] == "cache");
     assert_eq!(cache.expect("it is there")["floor_bytes"], 1 << 20);
     bed.run(["tables", "alter", "cache:evict"]).prints(b"altered cache\n");
-    let detail = bed.run(["tables", "list", "--detail"]).text();
-    let all = ["evicted", "dead", "payload", "padding", "given back to the system"];
-    assert!(all.iter().all(|part| detail.contains(part)), "{detail}");
-    let text = bed.run(["tables", "list"]).text();
-    assert!(text.starts_with("table") && text.contains("default"), "{text}");
+    let all = ["evicted", "by quota", "moved", "dead", "payload", "padding", "given back to the"];
+    for words in [&["tables", "list", "--detail"][..], &["tables", "--detail"]] {
+        let detail = bed.run(words).text();
+        assert!(all.iter().all(|part| detail.contains(part)), "{detail}");
+    }
+    for words in [&["tables", "list"][..], &["tables"]] {
+        let text = bed.run(words).text();
+        assert!(text.starts_with("table") && text.contains("default"), "{text}");
+        assert!(!text.contains("padding"), "{text}");
+    }
+    bed.run(["tables", "--detail", "drop", "cache"]).code(2);
     bed.run(["tables", "drop", "cache"]).fails(2, "--yes");
     bed.run(["tables", "drop", "cache", "--yes"]).prints(b"dropped cache\n");
     bed.run(["--table", "cache", "get", "k"]).fails(2, "no such table");

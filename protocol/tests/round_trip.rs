@@ -251,6 +251,7 @@ fn table_messages() -> impl Strategy<Value = ToClient> {
                 expiry_backlog: more ^ 6,
                 payload_bytes: more ^ 7,
                 padding_bytes: more ^ 8,
+                evicted_for_quota: more ^ 9,
             }
         },
     );

@@ -249,6 +249,7 @@ pub(crate) fn memory(status: &MemoryStatus) -> Vec<(String, u64)> {
         ("cleaning_moved_entries", cleaning.moved_entries),
         ("cleaning_expired_entries", cleaning.expired_entries),
         ("cleaning_evicted_entries", cleaning.evicted_entries),
+        ("cleaning_evicted_for_quota", cleaning.evicted_for_quota),
         ("cleaning_segments", cleaning.segments),
         ("cleaning_freed_bytes", cleaning.freed_bytes),
         ("cleaning_given_up", cleaning.given_up),

@@ -111,6 +111,7 @@ fn tenants_come_from_the_file() {
         (format!("tables = [\"t:tenant=bleu\"]\n{blue}"), ["table `t`", "did you mean `blue`?"]),
         ("tables = [\"t\", \"t:ttl=1\"]".to_owned(), ["table `t`", "given twice"]),
         (format!("memory = \"100MiB\"\n{red}"), ["with 2 tenants", "at least 128MiB"]),
+        ("tables = [\"t:quota=1KiB\"]".to_owned(), ["quota of table `t` is 1KiB", "index"]),
     ] {
         let error = refused(&text);
         for part in parts {

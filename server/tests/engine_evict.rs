@@ -123,6 +123,7 @@ fn found_of(requests: u64, told: bool) -> (f64, f64) {
     let status = engine.memory_status();
     assert!(status.log_bytes + status.meta_bytes <= MEMORY_BYTES as u64, "{status:?}");
     assert!(status.cleaning.evicted_entries > requests / 20, "{status:?}");
+    assert_eq!(status.cleaning.evicted_for_quota, 0, "there is none");
     let keys = engine.list_tables()[0].keys as usize;
     let mut lru = Lru::new(keys);
     let lru_hits: u64 =
@@ -219,6 +220,9 @@ fn a_quota_is_kept_by_evicting() {
         let spare_bytes = 2 * (64 << 10);
         assert!(status.log_bytes + status.index_bytes <= quota_bytes + spare_bytes, "{status:?}");
     }
+    let status = &engine.list_tables()[0];
+    assert!(status.evicted_entries > 0);
+    assert_eq!(status.evicted_for_quota, status.evicted_entries, "memory was never full");
     let there = (0..50_000).filter(|&key| is_there(&table, key, &mut buffer)).count();
     assert!(there > 5_000, "{there} keys in 2 MiB");
     let too_long = vec![0; quota_bytes as usize];

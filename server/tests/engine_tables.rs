@@ -39,6 +39,11 @@ fn tables_are_made_opened_listed_and_altered() {
     for name in ["", &"x".repeat(65)] {
         assert!(engine.create_table(name, options).is_err());
     }
+    for quota_bytes in [1, 1_024, 68 << 10] {
+        let options = TableOptions { quota_bytes, ..options };
+        let refused = engine.create_table("c", options).expect_err("its index takes more");
+        assert_eq!(refused.code, ErrorCode::BadOption, "{refused:?}");
+    }
     assert_eq!(engine.open_table("c").expect_err("none").code, ErrorCode::NoSuchTable);
     assert_eq!(engine.alter_table("c", options).expect_err("none").code, ErrorCode::NoSuchTable);
     assert_eq!(engine.drop_table("c", Vec::new()).expect_err("none").code, ErrorCode::NoSuchTable);

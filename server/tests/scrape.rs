@@ -33,7 +33,13 @@ fn open_files() -> usize {
 #[test]
 fn a_scrape_grows_neither_with_sessions_nor_with_clients_that_went() {
     let server = start(ServerConfig { max_sessions: 1024, ..config() });
-    let first = Control::open(server.addr()).table("default");
+    let mut control = Control::open(server.addr());
+    let first = control.table("default");
+    // A table that is called as all those without a label are.
+    let (name, options) = ("other".to_owned(), TableOptions::default());
+    let made = control.ask(&ToServer::CreateTable { name, options });
+    assert!(matches!(made, ToClient::Table(_)), "{made:?}");
+    drop(control);
     let (allocations, series) = scrape(&server);
     let files = open_files();
     let sessions: Vec<_> = (0..1000).map(|_| Control::open(server.addr())).collect();
@@ -75,4 +81,11 @@ fn a_scrape_grows_neither_with_sessions_nor_with_clients_that_went() {
     let sum: f64 = read.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum();
     assert_eq!(sum, 10_000.0, "what was reported of all is there");
     assert!(text.contains("onesided_client_reported_reads_total{tenant=\"\",table=\"other\"}"));
+    assert!(text.contains("onesided_table_keys{tenant=\"default\",table=\"other\"} 0"));
+    let mut names: Vec<_> =
+        text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "no series is told twice");
 }

@@ -33,8 +33,12 @@ impl Connection {
             Err(error) => Err(NotPosted::Never(error)),
         };
         let found = match self.word(by, post).await {
+            Ok(((), word)) => Ok(word),
             Err(NoWord::NotPosted(NotPosted::Full(op))) => self.atomic_with_room(op, by).await,
-            found => found.map(|((), word)| word),
+            Err(NoWord::NotPosted(NotPosted::Never(error))) => Err(NoWord::NotPosted(error)),
+            Err(NoWord::NoSlot(error)) => Err(NoWord::NoSlot(error)),
+            Err(NoWord::Failed(failure)) => Err(NoWord::Failed(failure)),
+            Err(NoWord::NoAnswer(error)) => Err(NoWord::NoAnswer(error)),
         };
         found.map_err(|error| self.atomic_error(error, by))
     }
@@ -62,16 +66,16 @@ impl Connection {
     }
 
     /// As [`Self::atomic`], when there is room.
-    async fn atomic_with_room(&self, op: Opcode, by: Deadline) -> Result<u64, NoWord<NotPosted>> {
+    async fn atomic_with_room(&self, op: Opcode, by: Deadline) -> Result<u64, NoWord<CallError>> {
         self.acquire(&self.slots.permits, 1, by).await.map_err(NoWord::NoSlot)?;
         let mut waiter = self.register(1, false, None, by).map_err(NoWord::NoSlot)?;
         let posted = self.post_one(WorkRequest { id: waiter.id, signaled: true, op }, by).await;
-        posted.map_err(|error| NoWord::NotPosted(NotPosted::Never(error)))?;
+        posted.map_err(NoWord::NotPosted)?;
         waiter.unposted = 0;
         Word::Comes(waiter).get(by).await
     }
 
-    fn atomic_error(&self, error: NoWord<NotPosted>, by: Deadline) -> Error {
+    fn atomic_error(&self, error: NoWord<CallError>, by: Deadline) -> Error {
         let unknown = |reason: String| Error::OutcomeUnknown { what: by.what, reason };
         match error {
             // The device refused it, and ended the connection.
@@ -80,13 +84,11 @@ impl Connection {
                 unknown(format!("no answer within {:?}", by.after))
             }
             NoWord::Failed(_) | NoWord::NoAnswer(_) => unknown(self.lost_reason().to_owned()),
-            NoWord::NoSlot(error) | NoWord::NotPosted(NotPosted::Never(error)) => match error {
+            NoWord::NoSlot(error) | NoWord::NotPosted(error) => match error {
                 CallError::Lost { .. } => self.lost_error(),
                 CallError::TimedOut { .. } => Error::TimedOut { what: by.what, after: by.after },
                 CallError::Failed(error) => error,
             },
-            // What takes it when there is room says something else.
-            NoWord::NotPosted(NotPosted::Full(_)) => self.lost_error(),
         }
     }
 }

@@ -10,10 +10,12 @@
 use std::io::{Error, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
@@ -23,8 +25,14 @@ use rustix::net::{
 
 use super::{HUGE_PAGE_BYTES, Memory, pages};
 
-/// Long enough for a kernel on a busy machine.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Long enough for a kernel on a busy machine; a child that was stopped is then ended.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Who ends waits so much longer for the answer to what was asked before: others may use the child.
+const GRACE: Duration = Duration::from_millis(300);
+/// How often who waits looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Longer than this nobody waits until the kernel lets go of a child that was killed.
+const REAP_TIMEOUT: Duration = Duration::from_secs(3);
 /// As `ps` shows it.
 const NAME: &std::ffi::CStr = c"onesided-huge";
 
@@ -40,9 +48,15 @@ pub enum Only {
 /// Who makes huge pages for this process.
 #[derive(Debug)]
 pub struct HugePageMaker {
+    /// `None`: it has ended, or did not answer.
+    child: Mutex<Option<Child>>,
+}
+
+/// The process, until it is dropped.
+#[derive(Debug)]
+struct Child {
     pid: libc::pid_t,
-    /// `None`: it has ended, or does not answer.
-    socket: Mutex<Option<OwnedFd>>,
+    socket: OwnedFd,
 }
 
 /// The one there is.
@@ -71,8 +85,6 @@ impl HugePageMaker {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let timeout = rustix::net::sockopt::Timeout::Recv;
-        rustix::net::sockopt::set_socket_timeout(&here, timeout, Some(ANSWER_TIMEOUT))?;
         // No SIGCHLD at its end, and nobody else who waits for children sees it.
         let (no_signal, none) = (0_usize, 0_usize);
         // SAFETY: a child with a copy of this thread's stack; it goes into `serve`, which does not
@@ -83,7 +95,7 @@ impl HugePageMaker {
             0 => serve(there.as_raw_fd()),
             1.. => {
                 let pid = libc::pid_t::try_from(pid).map_err(Error::other)?;
-                Ok(Self { pid, socket: Mutex::new(Some(here)) })
+                Ok(Self { child: Mutex::new(Some(Child { pid, socket: here })) })
             }
             _ => Err(Error::last_os_error()),
         }
@@ -93,58 +105,139 @@ impl HugePageMaker {
     /// multiple of [`HUGE_PAGE_BYTES`]: for all who map it at an aligned address, as every
     /// `Memory` of that length does. What it holds stays, also what others store meanwhile;
     /// accesses to it wait meanwhile: for milliseconds, on a busy machine for hundreds of them.
-    /// All of it is resident afterwards.
+    /// All of it is resident afterwards. It takes 30 s at most, and a fraction of one from when
+    /// `ends` is set; a process that has not answered by then is ended, for all who share it.
     ///
     /// # Errors
     /// `ResourceBusy` when it is [`Only::Fresh`] and somebody has used any of it. When it is not
     /// whole inside, read-only, not shared, or misaligned; when the kernel has no free huge page,
     /// knows no `MADV_COLLAPSE` (before 6.1), or has huge pages of another size; when the process
-    /// that makes them was killed.
-    pub fn make(&self, memory: &Memory, offset_bytes: usize, only: Only) -> std::io::Result<()> {
+    /// that makes them has ended.
+    pub fn make(
+        &self,
+        memory: &Memory,
+        offset_bytes: usize,
+        only: Only,
+        ends: &AtomicBool,
+    ) -> std::io::Result<()> {
         memory.check_huge(offset_bytes)?;
         let fd = memory.fd().ok_or_else(|| Error::other("the memory is not shared"))?;
-        let mut socket = self.socket.lock();
-        let Some(open) = socket.as_ref() else { return Err(ended()) };
+        let mut child = self.lock(ends)?;
+        let Some(asked) = child.as_ref() else { return Err(ended()) };
         // The lowest bit of an offset is free.
-        match ask(open, fd.as_fd(), offset_bytes as u64 | u64::from(only == Only::Fresh)) {
+        let question = offset_bytes as u64 | u64::from(only == Only::Fresh);
+        match asked.ask(fd.as_fd(), question, ends) {
             Some(0) => Ok(()),
             Some(code) => Err(Error::from_raw_os_error(code)),
             None => {
-                *socket = None;
+                *child = None;
                 Err(ended())
+            }
+        }
+    }
+
+    /// Whether the process is there, as far as that is known without waiting. One that has ended
+    /// by itself, or was killed, leaves nothing behind from then on.
+    pub fn is_there(&self) -> bool {
+        // Who has the lock asks it, and sees to it.
+        let Some(mut child) = self.child.try_lock() else { return true };
+        if child.as_ref().is_some_and(Child::has_ended) {
+            *child = None;
+        }
+        child.is_some()
+    }
+
+    fn lock(&self, ends: &AtomicBool) -> std::io::Result<MutexGuard<'_, Option<Child>>> {
+        loop {
+            if let Some(child) = self.child.try_lock_for(LOOK_EVERY) {
+                return Ok(child);
+            }
+            if ends.load(Ordering::Relaxed) {
+                return Err(Error::other("nobody wants huge pages any more"));
             }
         }
     }
 }
 
 fn ended() -> Error {
-    Error::other("the process that makes huge pages has ended")
+    Error::other("the process that makes huge pages has ended, or did not answer and was ended")
 }
 
-/// `None`: no answer.
-fn ask(socket: &OwnedFd, fd: BorrowedFd<'_>, question: u64) -> Option<i32> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    let _has_room = control.push(SendAncillaryMessage::ScmRights(&fds));
-    let bytes = question.to_le_bytes();
-    let iov = [IoSlice::new(&bytes)];
-    let send = || rustix::net::sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL);
-    rustix::io::retry_on_intr(send).ok()?;
-    let mut answer = [0; 4];
-    let recv = || rustix::net::recv(socket, &mut answer, RecvFlags::empty());
-    let (_, len_bytes) = rustix::io::retry_on_intr(recv).ok()?;
-    (len_bytes == answer.len()).then(|| i32::from_le_bytes(answer))
+impl Child {
+    /// `None`: no answer.
+    fn ask(&self, fd: BorrowedFd<'_>, question: u64, ends: &AtomicBool) -> Option<i32> {
+        let socket = &self.socket;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd];
+        let _has_room = control.push(SendAncillaryMessage::ScmRights(&fds));
+        let bytes = question.to_le_bytes();
+        let iov = [IoSlice::new(&bytes)];
+        // One question at a time, so that there is room for it.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let send = || rustix::net::sendmsg(socket, &iov, &mut control, flags);
+        rustix::io::retry_on_intr(send).ok()?;
+        if !self.answers(ends) {
+            return None;
+        }
+        let mut answer = [0; 4];
+        let recv = || rustix::net::recv(socket, &mut answer, RecvFlags::DONTWAIT);
+        let (_, len_bytes) = rustix::io::retry_on_intr(recv).ok()?;
+        (len_bytes == answer.len()).then(|| i32::from_le_bytes(answer))
+    }
+
+    /// Waits until there is an answer, or its end.
+    fn answers(&self, ends: &AtomicBool) -> bool {
+        let mut until = Instant::now() + ANSWER_TIMEOUT;
+        let mut is_ending = false;
+        loop {
+            if self.says_something(LOOK_EVERY) {
+                return true;
+            }
+            let now = Instant::now();
+            if !is_ending && ends.load(Ordering::Relaxed) {
+                (is_ending, until) = (true, until.min(now + GRACE));
+            }
+            if now >= until {
+                return false;
+            }
+        }
+    }
+
+    fn says_something(&self, within: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+        matches!(poll(&mut fds, Some(&timeout)), Ok(1..))
+    }
+
+    /// While nobody asks it says nothing, until it ends.
+    fn has_ended(&self) -> bool {
+        self.says_something(Duration::ZERO)
+    }
+
+    /// `false`: the kernel has not let go of it yet.
+    fn is_reaped(&self) -> bool {
+        // SAFETY: this child, which nobody else waits for; says nothing of how it ended.
+        let waited =
+            unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+        let is_interrupted = || Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
+        waited != 0 && !(waited < 0 && is_interrupted())
+    }
 }
 
-impl Drop for HugePageMaker {
+impl Drop for Child {
     fn drop(&mut self) {
         // SAFETY: this child, which nobody else waits for, so that its number is still its own.
+        // Also one that was stopped ends.
         let _gone = unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // SAFETY: as above; says nothing of how it ended.
-        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
-            && Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-        {}
+        let until = Instant::now() + REAP_TIMEOUT;
+        while !self.is_reaped() {
+            if Instant::now() >= until {
+                tracing::warn!(pid = self.pid, "the kernel holds the process that made huge pages");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -236,33 +329,4 @@ fn collapse(fd: &OwnedFd, offset_bytes: u64, room: *mut std::ffi::c_void) -> Res
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Rights;
-
-    #[test]
-    fn there_is_one_for_all_and_it_ends_with_its_last_user() {
-        let maker = HugePageMaker::shared().expect("a process");
-        assert_eq!(maker.pid, HugePageMaker::shared().expect("the same").pid);
-        // One that no other test has.
-        let maker = HugePageMaker::start().expect("a process");
-        let folder = std::path::PathBuf::from(format!("/proc/{}", maker.pid));
-        assert!(folder.exists());
-        drop(maker);
-        assert!(!folder.exists());
-    }
-
-    #[test]
-    fn one_that_was_killed_says_so_and_its_memory_stays() {
-        let maker = HugePageMaker::start().expect("a process");
-        let memory = Memory::shared("t", HUGE_PAGE_BYTES, Rights::ReadOnly).expect("memory");
-        memory.store(64, 7).expect("inside");
-        // SAFETY: a child of this test's own.
-        assert_eq!(unsafe { libc::kill(maker.pid, libc::SIGKILL) }, 0);
-        for _ in 0..2 {
-            let error = maker.make(&memory, 0, Only::Any).expect_err("nobody is there");
-            assert!(error.to_string().contains("has ended"), "{error}");
-        }
-        assert_eq!(memory.load(64), Ok(7));
-    }
-}
+pub(super) mod tests;

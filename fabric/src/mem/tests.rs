@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use super::huge::tests::NEVER;
 use super::*;
 
 fn fd_of(memory: &Memory) -> OwnedFd {
@@ -204,7 +205,10 @@ fn discarded_memory_is_zero_and_unknown_and_its_pages_go_with_the_last_of_all() 
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
     assert!(
         owner.fd().is_none()
-            && HugePageMaker::shared().expect("a maker").make(&owner, 0, Only::Any).is_err()
+            && HugePageMaker::shared()
+                .expect("a maker")
+                .make(&owner, 0, Only::Any, &NEVER)
+                .is_err()
     );
     assert_eq!((owner.load(BYTES - 8), peer.load(BYTES - 8)), (Ok(0), Ok(0x0707_0707_0707_0707)));
     owner.store(0, 1).expect("still a mapping");
@@ -233,20 +237,20 @@ fn a_huge_page_keeps_what_is_stored_and_peers_see_it() {
         made.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
     };
     let [used, fresh] =
-        [0, HUGE_PAGE_BYTES].map(|at| is_invalid(maker.make(&owner, at, Only::Any)));
+        [0, HUGE_PAGE_BYTES].map(|at| is_invalid(maker.make(&owner, at, Only::Any, &NEVER)));
     assert_eq!(used, fresh);
     owner.write_bytes(HUGE_PAGE_BYTES, b"-after").expect("inside");
     owner.store(64, 7).expect("inside");
     peer.read_bytes(HUGE_PAGE_BYTES - 6, &mut seen).expect("inside");
     assert_eq!((&seen, peer.load(64)), (b"before-after", Ok(7)));
     for outside in [8, 4096, BYTES, usize::MAX & !(HUGE_PAGE_BYTES - 1)] {
-        assert!(maker.make(&owner, outside, Only::Any).is_err(), "{outside}");
+        assert!(maker.make(&owner, outside, Only::Any, &NEVER).is_err(), "{outside}");
     }
-    assert!(maker.make(&peer, 0, Only::Any).is_err(), "read-only");
+    assert!(maker.make(&peer, 0, Only::Any, &NEVER).is_err(), "read-only");
     let short = Memory::shared("t", 4096, Rights::ReadOnly).expect("memory");
-    assert!(maker.make(&short, 0, Only::Any).is_err(), "too short");
+    assert!(maker.make(&short, 0, Only::Any, &NEVER).is_err(), "too short");
     let private = Memory::private(BYTES).expect("memory");
-    assert!(maker.make(&private, 0, Only::Any).is_err(), "of this process alone");
+    assert!(maker.make(&private, 0, Only::Any, &NEVER).is_err(), "of this process alone");
 }
 
 #[test]
@@ -256,7 +260,7 @@ fn a_huge_page_is_not_made_under_those_who_use_the_memory() {
     let memory = Memory::shared("t", BYTES, Rights::ReadOnly).expect("memory");
     memory.store(2 * HUGE_PAGE_BYTES - 8, 7).expect("inside");
     let is_busy = |step: usize| {
-        let made = maker.make(&memory, step * HUGE_PAGE_BYTES, Only::Fresh);
+        let made = maker.make(&memory, step * HUGE_PAGE_BYTES, Only::Fresh, &NEVER);
         made.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
     };
     assert_eq!([0, 1, 2].map(is_busy), [false, true, false]);

@@ -26,7 +26,7 @@ const OTHERS_MAX: u32 = 16;
 
 impl Link {
     #[inline]
-    pub(super) fn polled(&self, id: u64, awaited: Awaited<'_>, spin: Duration) -> Polled {
+    pub(super) fn polled(&self, id: u64, mut awaited: Awaited<'_>, spin: Duration) -> Polled {
         // Who polls, or has left something for who polls next, must not have to wait for this.
         let poller = self.core.poller.try_lock().filter(|poller| poller.ready.is_empty());
         let mut poller = match (poller, &awaited) {
@@ -34,29 +34,24 @@ impl Link {
             (None, Awaited::Read(..)) => return Polled::NotPosted,
             (None, Awaited::Atomic(_)) => return Polled::Posted,
         };
-        match awaited {
-            Awaited::Read(at, into) => {
-                if !self.post_read(id, at, into) {
-                    return Polled::NotPosted;
-                }
-                match self.poll_for(id, spin, &mut poller) {
-                    Some(buffer) => buffer.put_into(into),
-                    None => {
-                        self.leave(poller);
-                        return Polled::Posted;
-                    }
-                }
-            }
-            Awaited::Atomic(found) => match self.poll_for(id, spin, &mut poller) {
-                Some(buffer) => *found = buffer.words().first().copied().unwrap_or_default(),
-                None => {
-                    self.leave(poller);
-                    return Polled::Posted;
-                }
-            },
+        if let Awaited::Read(at, into) = &mut awaited
+            && !self.post_read(id, *at, into)
+        {
+            return Polled::NotPosted;
         }
+        let polled = match (self.poll_for(id, spin, &mut poller), awaited) {
+            (None, _) => Polled::Posted,
+            (Some(buffer), Awaited::Read(_, into)) => {
+                buffer.put_into(into);
+                Polled::Done
+            }
+            (Some(buffer), Awaited::Atomic(found)) => {
+                *found = buffer.words().first().copied().unwrap_or_default();
+                Polled::Done
+            }
+        };
         self.leave(poller);
-        Polled::Done
+        polled
     }
 
     /// Tells whoever sleeps if there is something for who polls next.

@@ -360,6 +360,7 @@ impl TableStatus {
             self.expiry_backlog,
             self.payload_bytes,
             self.padding_bytes,
+            self.evicted_for_quota,
         ];
         numbers.into_iter().for_each(|number| out.u64(number));
     }
@@ -383,6 +384,7 @@ impl TableStatus {
             expiry_backlog: r.u64("expiry backlog")?,
             payload_bytes: r.u64("payload bytes")?,
             padding_bytes: r.u64("padding bytes")?,
+            evicted_for_quota: r.u64("evicted for quota")?,
         })
     }
 }

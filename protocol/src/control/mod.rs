@@ -459,7 +459,7 @@ pub struct TableStatus {
     pub moved_bytes: u64,
     /// Entries that were removed so far because their time was over.
     pub expired_entries: u64,
-    /// Live entries that were removed so far because memory was full.
+    /// Live entries that were removed so far because memory, or the table's quota, was full.
     pub evicted_entries: u64,
     /// Entries whose time was over that the last round through the table found; a round takes a
     /// minute.
@@ -469,4 +469,6 @@ pub struct TableStatus {
     pub payload_bytes: u64,
     /// Of the live bytes, those that fill entries up to multiples of 16.
     pub padding_bytes: u64,
+    /// Of the evicted entries, those that went because the table was over its quota.
+    pub evicted_for_quota: u64,
 }

@@ -222,6 +222,7 @@ async fn tables(State(core): State<Arc<Core>>, Query(page): Query<OffsetPage>) -
                 "expired_entries": status.expired_entries,
                 "expiry_backlog": status.expiry_backlog,
                 "evicted_entries": status.evicted_entries,
+                "evicted_for_quota": status.evicted_for_quota,
                 "default_ttl_s": status.options.default_ttl_s,
                 "quota_bytes": status.options.quota_bytes,
                 "floor_bytes": status.options.floor_bytes,

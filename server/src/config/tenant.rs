@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::size::{format_size, parse_size};
 use super::{ServerConfig, Token, suggest};
+use crate::engine::TABLE_MIN_BYTES;
 
 /// The tenant that is always there. It is configured by the keys outside of `[[tenant]]`, and
 /// everything is its that says nothing else.
@@ -174,6 +175,16 @@ impl ServerConfig {
             };
             if self.tables[..n].iter().any(same) {
                 return Err(format!("table `{}` is given twice; leave one out", table.name));
+            }
+            let quota = table.options.quota_bytes;
+            if (1..=TABLE_MIN_BYTES).contains(&quota) {
+                return Err(format!(
+                    "the quota of table `{}` is {}, and its index takes {} before there is any \
+                     key: raise the quota, or leave it out",
+                    table.name,
+                    format_size(quota),
+                    format_size(TABLE_MIN_BYTES)
+                ));
             }
         }
         self.check_floors()

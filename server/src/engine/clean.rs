@@ -228,7 +228,8 @@ impl Work {
         let mut walk = self.oldest.next(shared, choice.owner, choice.wanted_by)?;
         if choice.spares_none {
             let is_alone = shared.pool.is_alone(walk.segment);
-            walk.evicts = Some(Thinning { plan: Plan::Thin, coldest: Coldest::ALL, is_alone });
+            let (plan, coldest, for_quota) = (Plan::Thin, Coldest::ALL, choice.owner.is_some());
+            walk.evicts = Some(Thinning { plan, coldest, is_alone, for_quota });
         }
         Some(walk)
     }

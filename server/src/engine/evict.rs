@@ -43,6 +43,8 @@ pub(super) struct Thinning {
     pub(super) coldest: Coldest,
     /// It is one long entry: if that stays, it is kept without a copy, which would make no room.
     pub(super) is_alone: bool,
+    /// It is the table's quota that is full.
+    pub(super) for_quota: bool,
 }
 
 impl Plan {

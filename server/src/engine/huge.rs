@@ -9,8 +9,9 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use onesided_fabric::{HUGE_PAGE_BYTES, HugePageMaker, Memory, Only};
 use onesided_protocol::limits::REGION_BYTES;
@@ -20,10 +21,21 @@ const _: () = assert!(REGION_BYTES / HUGE_PAGE_BYTES <= u64::BITS as usize);
 /// Steps that are made before they are used.
 const STEPS_AHEAD: usize = 2;
 
+/// How often is looked whether the maker is still there, while nobody asks it for anything.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Steps of a region, a bit for each.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    asked: AtomicU64,
+    /// Those that are huge pages.
+    made: AtomicU64,
+}
+
 /// What the maker is told.
 enum Wish {
     /// This step of a region is to become one huge page, unless it is in use.
-    Make(Arc<Memory>, usize),
+    Make(Arc<Memory>, Arc<Steps>, usize),
     /// Who sent this waits until all wishes before it are granted.
     Tell(Sender<()>),
 }
@@ -69,44 +81,40 @@ impl HugePages {
         Ok(Self { asker: Some((sender, asker)), work })
     }
 
-    /// `len_bytes` of `memory` from `offset_bytes` are used from now on. `asked` has a bit for each
-    /// step of it that was asked for before: at most as many wishes wait as there are steps.
+    /// `len_bytes` of `memory` from `offset_bytes` are used from now on. At most as many wishes
+    /// wait as it has steps.
     pub(super) fn use_soon(
         &self,
         memory: &Arc<Memory>,
-        asked: &AtomicU64,
+        steps: &Arc<Steps>,
         offset_bytes: usize,
         len_bytes: usize,
     ) {
         let Some((asker, _)) = &self.asker else { return };
-        let steps = memory.len_bytes() / HUGE_PAGE_BYTES;
+        let count = memory.len_bytes() / HUGE_PAGE_BYTES;
         let next = (offset_bytes + len_bytes - 1) / HUGE_PAGE_BYTES + 1;
-        for step in next..steps.min(next + STEPS_AHEAD) {
-            if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
+        for step in next..count.min(next + STEPS_AHEAD) {
+            if steps.asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
                 // The thread ends only after this end does.
-                let wish = Wish::Make(Arc::clone(memory), step * HUGE_PAGE_BYTES);
+                let wish = Wish::Make(Arc::clone(memory), Arc::clone(steps), step);
                 let _always_sent = asker.send(wish);
             }
         }
     }
 
-    /// Memory is gone for which so many steps were asked for.
-    pub(super) fn gone(&self, steps: u32) {
-        if self.asker.is_some() {
-            // Those that were refused are not told apart: then there are none, as a rule.
-            let fewer = |made: u64| Some(made.saturating_sub(steps.into()));
-            let _made = self.work.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
-        }
+    /// The memory was discarded.
+    pub(super) fn gone(&self, steps: &Steps) {
+        self.work.gone(steps);
     }
 
     /// All of `memory` is about to be used, and pages that a device has pinned stay as they are:
     /// what nobody has asked for yet is made here, and what was is waited for.
-    pub(super) fn use_now(&self, memory: &Memory, asked: &AtomicU64) {
+    pub(super) fn use_now(&self, memory: &Memory, steps: &Steps) {
         let Some((asker, _)) = &self.asker else { return };
         for step in 0..memory.len_bytes() / HUGE_PAGE_BYTES {
-            if asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
+            if steps.asked.fetch_or(1 << step, Ordering::Relaxed) & 1 << step == 0 {
                 // In use or not: it is better now than never.
-                self.work.make_one(memory, step * HUGE_PAGE_BYTES, Only::Any);
+                self.work.make_one(memory, steps, step, Only::Any);
             }
         }
         let (done, is_done) = channel();
@@ -137,24 +145,46 @@ impl Drop for HugePages {
 
 impl Work {
     fn grant(&self, wishes: &Receiver<Wish>) {
-        for wish in wishes {
+        loop {
+            let wish = wishes.recv_timeout(LOOK_EVERY);
             if self.ending.load(Ordering::Relaxed) {
                 break;
             }
             match wish {
-                Wish::Make(memory, offset_bytes) => {
-                    self.make_one(&memory, offset_bytes, Only::Fresh);
+                Ok(Wish::Make(memory, steps, step)) => {
+                    self.make_one(&memory, &steps, step, Only::Fresh);
                 }
                 // Fails when nobody waits any more.
-                Wish::Tell(done) => _ = done.send(()),
+                Ok(Wish::Tell(done)) => _ = done.send(()),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
     }
 
-    fn make_one(&self, memory: &Memory, offset_bytes: usize, only: Only) {
+    /// Counts what was made of memory that was discarded no more; twice is the same as once.
+    fn gone(&self, steps: &Steps) {
+        let made = steps.made.swap(0, Ordering::Relaxed).count_ones();
+        self.made.fetch_sub(made.into(), Ordering::Relaxed);
+    }
+
+    /// Sees to a maker that was killed: nothing is left of it, and somebody is told.
+    fn look(&self) {
+        if self.maker.as_ref().is_some_and(|maker| !maker.is_there()) {
+            self.tell(&"the process that makes huge pages has ended");
+        }
+    }
+
+    fn make_one(&self, memory: &Memory, steps: &Steps, step: usize, only: Only) {
         let Some(maker) = &self.maker else { return };
-        match maker.make(memory, offset_bytes, only) {
-            Ok(()) => _ = self.made.fetch_add(1, Ordering::Relaxed),
+        match maker.make(memory, step * HUGE_PAGE_BYTES, only, &self.ending) {
+            Ok(()) => {
+                self.made.fetch_add(1, Ordering::Relaxed);
+                steps.made.fetch_or(1 << step, Ordering::Relaxed);
+                if memory.is_discarded() {
+                    self.gone(steps);
+                }
+            }
             // Retired meanwhile.
             Err(_) if memory.is_discarded() => {}
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
@@ -162,14 +192,61 @@ impl Work {
             }
             Err(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                if !self.told.swap(true, Ordering::Relaxed) {
-                    tracing::info!(
-                        %error,
-                        "the kernel refuses huge pages: reads go through small ones, some slower; \
-                         memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
-                    );
-                }
+                self.tell(&error);
             }
         }
+    }
+
+    /// Logs once why there are no more huge pages.
+    fn tell(&self, why: &dyn std::fmt::Display) {
+        if self.ending.load(Ordering::Relaxed) || self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::info!(
+            %why,
+            "no more huge pages: reads go through small ones, some slower; \
+             memory_huge_refused_bytes counts them, huge_pages = \"off\" stops trying"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onesided_fabric::Rights;
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_made_is_counted_and_once() {
+        let work = Work::default();
+        let (some, other) = (Steps::default(), Steps::default());
+        for (steps, made) in [(&some, 0b101), (&other, 0b1)] {
+            steps.asked.store(0b111, Ordering::Relaxed);
+            steps.made.store(made, Ordering::Relaxed);
+        }
+        work.made.store(3, Ordering::Relaxed);
+        for left in [1, 1] {
+            work.gone(&some);
+            assert_eq!(work.made.load(Ordering::Relaxed), left);
+        }
+        work.gone(&other);
+        assert_eq!(work.made.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_ends_is_not_kept_by_what_is_asked_for() {
+        let huge = HugePages::start().expect("a thread");
+        let memory = Memory::shared("t", 64 * HUGE_PAGE_BYTES, Rights::ReadOnly).expect("memory");
+        let (memory, steps) = (Arc::new(memory), Arc::new(Steps::default()));
+        for step in 0..64 {
+            huge.use_soon(&memory, &steps, step * HUGE_PAGE_BYTES, 1);
+        }
+        let work = Arc::clone(&huge.work);
+        drop(huge);
+        let (made, refused) = (&work.made, &work.refused);
+        let done = made.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed);
+        assert!(done <= 63, "the first step is never asked for");
+        let bits = steps.made.load(Ordering::Relaxed).count_ones();
+        assert_eq!(u64::from(bits), made.load(Ordering::Relaxed));
     }
 }

@@ -336,6 +336,9 @@ impl Index {
     }
 }
 
+/// What a table takes for its index before there is any key in it.
+pub(crate) const TABLE_MIN_BYTES: u64 = (piece_bytes(INDEX_SEGMENT_BYTES) + piece_bytes(8)) as u64;
+
 /// Takes a piece for the index, on the table's account.
 pub(super) fn take(
     shared: &Shared,

@@ -27,7 +27,7 @@ use super::budget::{Budget, ShareId};
 use super::catalog::Catalog;
 use super::evict::Part;
 use super::floor::Floors;
-use super::huge::HugePages;
+use super::huge::{HugePages, Steps};
 use super::room::{Level, Marks, Need, Room, Wanted};
 use super::spot::Spot;
 use super::{EngineConfig, EngineError, MakeMemory};
@@ -62,7 +62,7 @@ struct Region {
     rights: Rights,
     blocks: Box<[Block]>,
     /// See [`HugePages::use_soon`].
-    huge_asked: AtomicU64,
+    huge: Arc<Steps>,
     /// It is, or will be, given back: nothing is in it.
     retired: AtomicBool,
 }
@@ -186,7 +186,7 @@ impl Pool {
     /// Puts a region into huge pages now, as far as the kernel lets it.
     pub(super) fn make_huge(&self, id: u32) {
         if let Some(region) = self.regions.get(id as usize).and_then(OnceLock::get) {
-            self.huge.use_now(&region.memory, &region.huge_asked);
+            self.huge.use_now(&region.memory, &region.huge);
         }
     }
 
@@ -332,7 +332,7 @@ impl Pool {
         let start_bytes = (index + part.start) * self.block_bytes;
         let len_bytes = part.len() * self.block_bytes;
         if use_ != Use::Held {
-            self.huge.use_soon(&region.memory, &region.huge_asked, start_bytes, len_bytes);
+            self.huge.use_soon(&region.memory, &region.huge, start_bytes, len_bytes);
         }
         for i in part {
             free.of_mut(region.rights).numbers.remove(&self.number(addr.region(), index + i));

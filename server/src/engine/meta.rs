@@ -45,7 +45,7 @@ fn plus(addr: LogAddr, bytes: usize) -> LogAddr {
 }
 
 /// Bytes that a piece of this length takes.
-pub(super) fn piece_bytes(len_bytes: usize) -> usize {
+pub(super) const fn piece_bytes(len_bytes: usize) -> usize {
     len_bytes.next_multiple_of(LINE_BYTES)
 }
 

@@ -67,6 +67,7 @@ pub use clean::{Cleaning, CleaningStatus};
 pub use counter::Counted;
 pub use epoch::Acknowledged;
 pub use index::IndexStatus;
+pub(crate) use index::TABLE_MIN_BYTES;
 pub use memory::{CellUse, RegionMap};
 pub use order::ScanRange;
 pub use shrink::ShrinkingStatus;

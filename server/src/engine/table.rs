@@ -87,6 +87,7 @@ pub struct Table {
     /// Entries that were removed because their time was over, and because memory was full.
     pub(super) expired: AtomicU64,
     pub(super) evicted: AtomicU64,
+    pub(super) evicted_for_quota: AtomicU64,
     /// When the whole table was last gone through because memory was full.
     pub(super) full_round_ns: AtomicU64,
 }
@@ -172,6 +173,7 @@ impl Table {
             expiry_round: ExpiryRound::default(),
             expired: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            evicted_for_quota: AtomicU64::new(0),
             full_round_ns: AtomicU64::new(0),
         })
     }

@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use super::bucket::header_at;
 use super::clean::count;
 use super::epoch::Memory;
-use super::index::{Contents, IndexStatus, Segment, invalidate};
+use super::index::{Contents, IndexStatus, Segment, TABLE_MIN_BYTES, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
 use super::table::Table;
@@ -114,6 +114,17 @@ fn check_options(options: TableOptions) -> Result<(), RpcError> {
     }
 }
 
+fn check_quota(quota_bytes: u64) -> Result<(), RpcError> {
+    if !(1..=TABLE_MIN_BYTES).contains(&quota_bytes) {
+        return Ok(());
+    }
+    let text = format!(
+        "a quota of {quota_bytes} bytes: the table's index takes {TABLE_MIN_BYTES} before there is \
+         any key; raise the quota, or leave it out"
+    );
+    Err(RpcError::new(ErrorCode::BadOption, text))
+}
+
 fn check_name(name: &str) -> Result<(), RpcError> {
     if name.contains(char::is_control) {
         let text = format!("a table's name, {name:?}, with control characters: leave them out");
@@ -136,6 +147,7 @@ impl Engine {
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<TableInfo, RpcError> {
         check_name(name)?;
         check_options(options)?;
+        check_quota(options.quota_bytes)?;
         let mut tables = self.tables.lock();
         if tables.by_name.contains_key(name) {
             let text = format!("there is a table {name:?} already");
@@ -336,6 +348,7 @@ impl Table {
             expiry_backlog: self.expiry_round.backlog(),
             payload_bytes: index.payload_bytes,
             padding_bytes: index.padding_bytes,
+            evicted_for_quota: self.evicted_for_quota.load(Ordering::Relaxed),
         };
         (table, index)
     }

@@ -8,14 +8,16 @@ use anyhow::{Context, Result, bail};
 use onesided_protocol::control::{TableOptions, TableStatus};
 use serde_json::{Value as Json, json};
 
-use crate::args::{PingArgs, TablesCommand};
+use crate::args::{ListArgs, PingArgs, TablesArgs, TablesCommand};
 use crate::output::{self, count, megabytes, time};
 use crate::session::{Outcome, Session};
 use crate::spec;
 
-pub(crate) fn tables(session: &Session, command: &TablesCommand) -> Result<Outcome> {
+pub(crate) fn tables(session: &Session, args: &TablesArgs) -> Result<Outcome> {
+    let TablesArgs { list: detailed, command } = args;
+    let Some(command) = command else { return list(session, *detailed) };
     match command {
-        TablesCommand::List { detail } => list(session, *detail),
+        TablesCommand::List(detailed) => list(session, *detailed),
         TablesCommand::Create { spec } => {
             let (name, options) = spec::parse(spec, TableOptions::default())?;
             session.client.create_table(&name, options)?;
@@ -59,7 +61,7 @@ fn drop_table(session: &Session, name: &str, yes: bool) -> Result<Outcome> {
     done(session, "dropped", name)
 }
 
-fn list(session: &Session, detail: bool) -> Result<Outcome> {
+fn list(session: &Session, ListArgs { detail }: ListArgs) -> Result<Outcome> {
     let tables = session.client.tables()?;
     if session.json {
         let tables: Vec<Json> = tables.iter().map(table_json).collect();
@@ -69,7 +71,7 @@ fn list(session: &Session, detail: bool) -> Result<Outcome> {
     let rows = if detail {
         let head = [
             "table", "keys", "live", "payload", "padding", "dead", "free", "index", "written",
-            "moved", "expired", "backlog", "evicted",
+            "moved", "expired", "backlog", "evicted", "by quota",
         ];
         with_head(&head, tables.iter().map(detail_row))
     } else {
@@ -121,6 +123,7 @@ fn detail_row(table: &TableStatus) -> Vec<String> {
         count(table.expired_entries),
         count(table.expiry_backlog),
         count(table.evicted_entries),
+        count(table.evicted_for_quota),
     ]
 }
 
@@ -148,6 +151,7 @@ fn table_json(table: &TableStatus) -> Json {
         "expired_entries": table.expired_entries,
         "expiry_backlog": table.expiry_backlog,
         "evicted_entries": table.evicted_entries,
+        "evicted_for_quota": table.evicted_for_quota,
     })
 }
 

@@ -136,9 +136,8 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Print keys and values of an ordered table, in the order of the keys' bytes.
     Scan(ScanArgs),
-    /// List, create, alter and drop tables.
-    #[command(subcommand)]
-    Tables(TablesCommand),
+    /// List, create, alter and drop tables; without a subcommand, list.
+    Tables(TablesArgs),
     /// Counters of the server, and of this client.
     Stats,
     /// The server's figures in this terminal, live; q quits.
@@ -315,15 +314,29 @@ Options of a table, after a colon, separated by commas:
                take memory of their own, of which little is left where others took all of it
   ordered      its keys are kept in order too, for scans; only when it is made";
 
+/// `tables`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct TablesArgs {
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<TablesCommand>,
+}
+
+/// `tables list`.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ListArgs {
+    /// Where the memory of each is, and what cleaning, expiry and eviction have done.
+    #[arg(long)]
+    pub(crate) detail: bool,
+}
+
 /// Subcommands of `tables`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TablesCommand {
     /// All tables with their size and options.
-    List {
-        /// Where the memory of each is, and what cleaning, expiry and eviction have done.
-        #[arg(long)]
-        detail: bool,
-    },
+    List(ListArgs),
     /// Make a table.
     #[command(after_help = SPEC_HELP)]
     Create {

@@ -64,7 +64,7 @@ fn run(cli: &Cli) -> Result<Outcome> {
         Command::Load(args) => load::run(&session, args),
         Command::Dump(args) => dump::run(&session, args),
         Command::Scan(args) => scan::run(&session, args),
-        Command::Tables(command) => admin::tables(&session, command),
+        Command::Tables(args) => admin::tables(&session, args),
         Command::Stats => admin::stats(&session),
         Command::Top(args) => top::run(&session, args),
         Command::Ping(args) => admin::ping(&session, args),

@@ -15,8 +15,10 @@ pub struct CleaningStatus {
     pub moved_entries: u64,
     /// Entries whose time was over, and that cleaning found.
     pub expired_entries: u64,
-    /// Live entries that went because memory was full.
+    /// Live entries that went because memory, or their table's quota, was full.
     pub evicted_entries: u64,
+    /// Of these, those that went for their table's quota.
+    pub evicted_for_quota: u64,
     /// Segments that were emptied.
     pub segments: u64,
     /// Bytes that became free by it.
@@ -40,6 +42,7 @@ impl CleaningStatus {
             moved_entries: self.moved_entries + other.moved_entries,
             expired_entries: self.expired_entries + other.expired_entries,
             evicted_entries: self.evicted_entries + other.evicted_entries,
+            evicted_for_quota: self.evicted_for_quota + other.evicted_for_quota,
             segments: self.segments + other.segments,
             freed_bytes: self.freed_bytes + other.freed_bytes,
             given_up: self.given_up + other.given_up,
@@ -66,6 +69,7 @@ pub(in crate::engine) struct Counts {
     pub(in crate::engine) moved_bytes: AtomicU64,
     pub(in crate::engine) expired: AtomicU64,
     pub(in crate::engine) evicted: AtomicU64,
+    pub(in crate::engine) evicted_for_quota: AtomicU64,
     /// Emptied segments.
     pub(in crate::engine) segments: AtomicU64,
     /// Bytes that became free by it.
@@ -93,6 +97,7 @@ impl Engine {
             moved_entries: count(&counts.moved_entries),
             expired_entries: count(&counts.expired),
             evicted_entries: count(&counts.evicted),
+            evicted_for_quota: count(&counts.evicted_for_quota),
             segments: count(&counts.segments),
             freed_bytes: count(&counts.freed_bytes),
             given_up: count(&counts.given_up),

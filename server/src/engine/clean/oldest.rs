@@ -69,7 +69,8 @@ impl Oldest {
             // Another one may have taken its place.
             let table = self.table.upgrade()?;
             let is_alone = shared.pool.is_alone(segment);
-            let thinning = Thinning { plan, coldest: self.coldest, is_alone };
+            let (coldest, for_quota) = (self.coldest, owner.is_some());
+            let thinning = Thinning { plan, coldest, is_alone, for_quota };
             let walk = Walk::pin(shared, segment, Some(thinning), |sealed| {
                 let bytes = sealed.blocks * shared.pool.block_bytes();
                 let is_it = sealed.sealed_as == sealed_as && sealed.owner == self.owner;

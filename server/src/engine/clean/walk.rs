@@ -172,6 +172,10 @@ impl Table {
             self.forget(at, &header);
             count(of_table, 1);
             count(of_engine, 1);
+            if reason == Death::Evicted && evicts.is_some_and(|thinning| thinning.for_quota) {
+                count(&self.evicted_for_quota, 1);
+                count(&counts.evicted_for_quota, 1);
+            }
         }
         self.release(addr, &header);
         Ok(Moved::Yes)

@@ -102,7 +102,7 @@ impl Pool {
         if let Err(error) = region.memory.discard() {
             tracing::error!(%error, id, "the system did not take a region's memory back");
         }
-        self.huge.gone(region.huge_asked.load(Ordering::Relaxed).count_ones());
+        self.huge.gone(&region.huge);
         let len_bytes = region.memory.len_bytes();
         let mut free = self.free.lock();
         free.retired_bytes -= len_bytes;

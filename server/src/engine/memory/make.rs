@@ -1,7 +1,7 @@
 //! Regions are made on demand, within the engine's limit and what its budget has left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
 use onesided_fabric::Rights;
@@ -51,8 +51,8 @@ impl Pool {
         let count = len_bytes / self.block_bytes;
         let blocks = (0..count).map(|_| Block::default()).collect();
         let memory = Arc::new(memory);
-        let (huge_asked, retired) = (AtomicU64::new(0), AtomicBool::new(false));
-        let made = place.set(Region { memory, rights, blocks, huge_asked, retired });
+        let (huge, retired) = (Arc::default(), AtomicBool::new(false));
+        let made = place.set(Region { memory, rights, blocks, huge, retired });
         debug_assert!(made.is_ok(), "region {id} was made twice");
         let side = free.of_mut(rights);
         side.numbers.extend((0..count).map(|block| self.number(id, block)));

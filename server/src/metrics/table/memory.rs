@@ -6,6 +6,7 @@ use crate::metrics::render::Rows;
 use crate::metrics::snapshot::{Snapshot, TableNow};
 
 const OF_TABLE: &[&str] = &["tenant", "table"];
+const OF_EVICTED: &[&str] = &["tenant", "table", "reason"];
 const OF_REGIONS: &[&str] = &["regions"];
 
 /// One value for each table that has a label, and one for all others.
@@ -366,9 +367,23 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     counter(
         "onesided_table_evicted_entries_total",
-        "Live entries that went because memory was full; not for `other`.",
+        "Live entries that went because memory or quota, as `reason` says, was full; not for \
+         `other`.",
+        OF_EVICTED,
+        |s, rows| {
+            for TableNow { tenant, name, status, .. } in s.tables.iter().filter(|t| !t.is_other) {
+                let for_quota = status.evicted_for_quota;
+                let for_memory = status.evicted_entries.saturating_sub(for_quota);
+                rows.put(&[tenant, name, "memory"], for_memory as f64);
+                rows.put(&[tenant, name, "quota"], for_quota as f64);
+            }
+        },
+    ),
+    counter(
+        "onesided_table_moved_bytes_total",
+        "Bytes of entries that cleaning has copied; not for `other`.",
         OF_TABLE,
-        |s, rows| each_own(s, rows, |table| table.status.evicted_entries),
+        |s, rows| each_own(s, rows, |table| table.status.moved_bytes),
     ),
     counter(
         "onesided_table_written_bytes_total",

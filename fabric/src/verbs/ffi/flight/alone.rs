@@ -23,7 +23,7 @@ impl SendQueue {
     ///
     /// # Errors
     /// As [`SendQueue::commit`]; the buffer is in flight all the same.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_read(
         &mut self,
         id: u64,
@@ -67,7 +67,9 @@ impl SendQueue {
         }
         self.first = self.first.wrapping_add(count as u32);
         let buffer = self.ring.pop_back()?.buffer;
-        self.ring.clear();
+        if count > 1 {
+            self.ring.clear();
+        }
         Some((buffer.unwrap_or_default(), count))
     }
 }
