@@ -186,7 +186,7 @@ async fn conclude_one<T>(
                 open.mark_stale();
                 progress = Progress { reopened: true, ..Progress::default() };
             }
-            Err(Error::Refused(refused)) if progress.must_land(open, refused.code) => {}
+            Err(Error::Refused(refused)) if progress.must_land(open, &refused) => {}
             taken => return taken,
         },
         Err(error) => progress.lost(table.link(), &open.connection, by, error, op)?,

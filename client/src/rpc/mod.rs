@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onesided_fabric::Buffer;
-use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Reply, Ttl};
+use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Reply, RpcError, Ttl};
 
 use crate::core::{
     Answered, CallError, Connection, Deadline, Keep, Outgoing, SequenceTicket, TimedOut,
@@ -53,8 +53,8 @@ struct Progress {
     in_doubt: bool,
     /// The table was opened anew because the server did not know it.
     reopened: bool,
-    /// Answers too long for a message are to land in staging memory.
-    lands: bool,
+    /// The answer is too long for a message: so much staging memory is for it to land in.
+    landing_bytes: Option<usize>,
     /// The value, if the server may READ it from where it is.
     lent: Option<Arc<Buffer>>,
 }
@@ -107,7 +107,7 @@ async fn go_on_where<T>(
                     let lent = progress.lent.take();
                     progress = Progress { reopened: true, lent, ..Progress::default() };
                 }
-                Err(Error::Refused(refused)) if progress.must_land(&open, refused.code) => {}
+                Err(Error::Refused(refused)) if progress.must_land(&open, &refused) => {}
                 Err(Error::OutcomeUnknown { reason, .. }) => {
                     return Err(Error::OutcomeUnknown { what: by.what, reason });
                 }
@@ -127,9 +127,18 @@ impl Progress {
         error
     }
 
-    fn must_land(&mut self, open: &OpenTable, code: ErrorCode) -> bool {
-        let can = code == ErrorCode::NeedsLanding && open.connection.staging().is_some();
-        can && !std::mem::replace(&mut self.lands, true)
+    fn must_land(&mut self, open: &OpenTable, refused: &RpcError) -> bool {
+        let staging = open.connection.staging();
+        let Some(staging) = staging.filter(|_| refused.code == ErrorCode::NeedsLanding) else {
+            return false;
+        };
+        let all_bytes = staging.len_bytes();
+        let first_bytes =
+            || refused.text.parse().map_or(all_bytes, |len: usize| len.min(all_bytes));
+        // The value may have become longer meanwhile: then as much as there is.
+        let next_bytes = self.landing_bytes.map_or_else(first_bytes, |_| all_bytes);
+        let before = self.landing_bytes.replace(next_bytes);
+        before.is_none_or(|before| before < all_bytes)
     }
 
     /// `Ok`: try again on the next connection.
@@ -204,7 +213,7 @@ async fn attempt(
     let sequence = progress.sequence(connection, by, op).await?;
     let table = open.info.id;
     let (staged, keep) =
-        stage(link, connection, by, op, progress.lands, progress.lent.as_ref()).await?;
+        stage(link, connection, by, op, progress.landing_bytes, progress.lent.as_ref()).await?;
     let op = staged.as_ref().unwrap_or(op);
     connection.call(Outgoing { sequence, table, op }, keep, by).await
 }

@@ -68,7 +68,7 @@ pub(super) async fn stage<'a>(
     connection: &Connection,
     by: Deadline,
     op: &Op<'a>,
-    lands: bool,
+    landing_bytes: Option<usize>,
     lent: Option<&Arc<Buffer>>,
 ) -> Result<(Option<Op<'a>>, Option<Keep>), CallError> {
     if let Some(lent) = lent.and_then(|buffer| connection.lend(buffer)) {
@@ -79,13 +79,15 @@ pub(super) async fn stage<'a>(
         link.shared().stats.add(Counter::Lent, 1);
         return Ok((Some(op), Some(Keep::Lent { _lent: lent })));
     }
-    let is_get = matches!(op, Op::Get { .. });
-    let Some(staging) = connection.staging().filter(|_| lands && is_get || !fits(connection, op))
-    else {
+    let staged_bytes = match op {
+        Op::Get { .. } => landing_bytes,
+        op => (!fits(connection, op)).then(|| key_and_value(op).1),
+    };
+    let (Some(staging), Some(len_bytes)) = (connection.staging(), staged_bytes) else {
         return Ok((None, None));
     };
     let ticker = &link.shared().ticker;
-    let turn = staging.take(ticker, by).await;
+    let turn = staging.take(len_bytes, ticker, by).await;
     let mut turn = turn.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
     let lent = staging.lend(connection.endpoint());
     lent.map_err(|error| CallError::Failed(connection.attach_error(error)))?;

@@ -36,6 +36,7 @@ mod walk;
 pub use counts::CleaningStatus;
 
 pub(super) use counts::count;
+pub(super) use help::Effort;
 pub(super) use thread::CleanerThread;
 
 use counts::Counts;

@@ -15,8 +15,10 @@ use super::{Engine, publish};
 
 /// A table is gone through once in so many calls of [`Engine::expire`].
 const CALLS_PER_ROUND: usize = 60;
-/// A table whose memory is full is gone through at most once in this time.
-const FULL_ROUND_MIN_NS: u64 = 1_000_000_000;
+/// Where memory is full, a write goes through so many segments of the index, which is about a
+/// millisecond, and at most one does in so much time.
+const FULL_PART_SEGMENTS: usize = 2;
+const FULL_PART_MIN_NS: u64 = 10_000_000;
 /// Bytes of an entry that are looked at.
 const HEADER_PREFETCH_BYTES: usize = 32;
 
@@ -63,8 +65,13 @@ impl Table {
         if !self.expiring.load(Ordering::Relaxed) {
             return 0;
         }
+        self.expire_part(self.index.segment_count().div_ceil(CALLS_PER_ROUND))
+    }
+
+    /// Goes on with the round for so many segments of the index.
+    fn expire_part(&self, count: usize) -> usize {
         let segments = self.index.segment_count();
-        let count = segments.div_ceil(CALLS_PER_ROUND);
+        let count = count.min(segments);
         let first = self.expiry_round.next_segment.fetch_add(count, Ordering::Relaxed);
         let part = (first..first + count).map(|n| n % segments);
         let found = part.map(|n| self.expire_segment(self.index.segment(n as u32))).sum();
@@ -72,21 +79,21 @@ impl Table {
         found
     }
 
-    /// Memory is full: goes through all of the table, unless that was done a moment ago. Gives
-    /// whether there is room now.
+    /// Memory is full: goes through a part of the table, unless that was done a moment ago; all of
+    /// it would keep everybody else waiting. Gives whether something became free.
     pub(super) fn expire_for_room(&self) -> bool {
         if !self.expiring.load(Ordering::Relaxed) {
             return false;
         }
         let now_ns = self.shared.clock.unix_ns();
-        let last_ns = self.full_round_ns.load(Ordering::Relaxed);
+        let last_ns = self.full_part_ns.load(Ordering::Relaxed);
         let (set, fail) = (Ordering::Relaxed, Ordering::Relaxed);
-        if now_ns < last_ns.saturating_add(FULL_ROUND_MIN_NS)
-            || self.full_round_ns.compare_exchange(last_ns, now_ns, set, fail).is_err()
+        if now_ns < last_ns.saturating_add(FULL_PART_MIN_NS)
+            || self.full_part_ns.compare_exchange(last_ns, now_ns, set, fail).is_err()
         {
             return false;
         }
-        self.index.segments().map(|segment| self.expire_segment(segment)).sum::<usize>() > 0
+        self.expire_part(FULL_PART_SEGMENTS) > 0
     }
 
     fn expire_segment(&self, segment: &Segment) -> usize {

@@ -21,6 +21,7 @@ use super::bucket::{Hit, Probe};
 use super::cas::{LOST_MAX, contended};
 use super::cells::Cells;
 use super::change::{Change, Put};
+use super::clean::Effort;
 use super::evict::Part;
 use super::expire::ExpiryRound;
 use super::heat::TableHeat;
@@ -88,8 +89,8 @@ pub struct Table {
     pub(super) expired: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) evicted_for_quota: AtomicU64,
-    /// When the whole table was last gone through because memory was full.
-    pub(super) full_round_ns: AtomicU64,
+    /// When a part of it was last gone through because memory was full.
+    pub(super) full_part_ns: AtomicU64,
 }
 
 /// An entry that was written where nobody cleans until [`Table::settle`].
@@ -174,7 +175,7 @@ impl Table {
             expired: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             evicted_for_quota: AtomicU64::new(0),
-            full_round_ns: AtomicU64::new(0),
+            full_part_ns: AtomicU64::new(0),
         })
     }
 
@@ -307,10 +308,11 @@ impl Table {
         &self,
         mut attempt: impl FnMut() -> Result<T, Refused>,
     ) -> Result<T, RpcError> {
+        let mut effort = Effort::default();
         for _ in 0..ROOM_ATTEMPTS {
             match attempt() {
                 Err(refused) if refused.error.code == ErrorCode::OutOfMemory => {
-                    if !self.make_room(refused.wanted) {
+                    if !self.make_room(refused.wanted, &mut effort) {
                         return Err(refused.error);
                     }
                 }

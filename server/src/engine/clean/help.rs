@@ -22,8 +22,35 @@ const HELP_MAX_BYTES: usize = 128 << 10;
 const HELP_MAX_FACTOR: usize = 4;
 /// Segments that a writer without room empties before it tries again.
 const SEGMENTS_FOR_ROOM: usize = 64;
+/// Bytes that a write which would make the store fuller walks through before it is refused, and how
+/// often as many as it wants: others wait meanwhile.
+const EFFORT_MIN_BYTES: usize = 32 << 20;
+const EFFORT_FACTOR: usize = 32;
+/// A step that frees nothing has looked at all segments: one such byte for so many of the memory.
+const LOOK_PART: usize = 8 << 10;
 /// How often it looks, meanwhile, for a stretch of a region to empty.
 const ROWS_FOR_ROOM: usize = 4;
+
+/// What a write has done for room so far.
+#[derive(Default)]
+pub(in crate::engine) struct Effort {
+    bytes: usize,
+}
+
+impl Effort {
+    /// What makes the store no fuller goes on as long as there is something to try.
+    fn is_enough(&self, Wanted { len_bytes, need, .. }: Wanted) -> bool {
+        let most_bytes = EFFORT_MIN_BYTES.max(EFFORT_FACTOR.saturating_mul(len_bytes));
+        need == Need::Grow && self.bytes >= most_bytes
+    }
+
+    fn note(&mut self, step: Step, memory_bytes: usize) {
+        self.bytes += match step {
+            Step::Emptied(bytes) if bytes > 0 => bytes,
+            _ => memory_bytes / LOOK_PART,
+        };
+    }
+}
 
 impl Table {
     /// Something was written. When room is short, whoever writes cleans a little, in proportion;
@@ -52,9 +79,9 @@ impl Table {
     }
 
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
-    pub(in crate::engine) fn make_room(&self, wanted: Wanted) -> bool {
+    pub(in crate::engine) fn make_room(&self, wanted: Wanted, effort: &mut Effort) -> bool {
         let began = Instant::now();
-        let made = self.expire_for_room() || self.shared.make_room(self, wanted);
+        let made = self.expire_for_room() || self.shared.make_room(self, wanted, effort);
         let counts = &self.shared.cleaner.counts;
         count(&counts.waits, 1);
         let waited_us = began.elapsed().as_micros() as u64;
@@ -84,7 +111,7 @@ impl Shared {
         }
     }
 
-    fn make_room(&self, table: &Table, wanted: Wanted) -> bool {
+    fn make_room(&self, table: &Table, wanted: Wanted, effort: &mut Effort) -> bool {
         let Wanted { len_bytes, need, rights, .. } = wanted;
         let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
         let spare_bytes = self.pool.segment_bytes();
@@ -99,6 +126,9 @@ impl Shared {
         let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
         let (mut closed, mut rows) = (false, 0);
         for n in 0..SEGMENTS_FOR_ROOM {
+            if effort.is_enough(wanted) {
+                return false;
+            }
             // Those who need less may find it by now.
             MutexGuard::bump(&mut work);
             let owner = is_over().then(|| table.id());
@@ -121,7 +151,9 @@ impl Shared {
             let rights = owner.is_none().then_some(rights);
             let choice = self.cleaner.choice(rights, Level::Full);
             let choice = Choice { owner, spares_none, wanted_by: table.id(), ..choice };
-            if work.go_on(self, choice, usize::MAX) != Step::Nothing {
+            let step = work.go_on(self, choice, usize::MAX);
+            effort.note(step, self.pool.limit_bytes());
+            if step != Step::Nothing {
                 continue;
             }
             // What can be cleaned may all be in the segments that are appended to.

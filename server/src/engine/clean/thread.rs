@@ -17,6 +17,9 @@ const SLICE_BYTES: usize = 64 << 10;
 /// How long the thread sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How long it leaves the work to who has it.
+const BUSY: Duration = Duration::from_millis(1);
+
 /// Wakes the thread.
 #[derive(Default)]
 pub(super) struct Waker {
@@ -83,7 +86,10 @@ fn clean(shared: &Shared, ending: &AtomicBool) {
             continue;
         }
         let began = Instant::now();
-        let step = shared.clean_slice((rights, level));
+        let Some(step) = shared.clean_slice((rights, level)) else {
+            std::thread::park_timeout(BUSY);
+            continue;
+        };
         match (step, level) {
             (Step::Nothing, _) => sleep(shared),
             // Ahead of need: at most half of a core.
@@ -94,17 +100,18 @@ fn clean(shared: &Shared, ending: &AtomicBool) {
 }
 
 impl Shared {
-    /// Goes on where it is shortest, for a slice.
-    fn clean_slice(&self, (rights, level): (Rights, Level)) -> Step {
+    /// Goes on where it is shortest, for a slice. `None`: somebody else has the work, and cleans;
+    /// others may wait for it, and none is to wait for this thread to get a core.
+    fn clean_slice(&self, (rights, level): (Rights, Level)) -> Option<Step> {
         let rights = (level != Level::Ample).then_some(rights);
         let choice = self.cleaner.choice(rights, level);
-        let mut work = self.cleaner.work.lock();
+        let mut work = self.cleaner.work.try_lock()?;
         let step = work.go_on(self, choice, SLICE_BYTES);
         if step == Step::Nothing && rights.is_some() {
             // Where it is less short something may be to gain.
-            return work.go_on(self, self.cleaner.choice_of_all(self, level), SLICE_BYTES);
+            return Some(work.go_on(self, self.cleaner.choice_of_all(self, level), SLICE_BYTES));
         }
-        step
+        Some(step)
     }
 }
 
@@ -114,6 +121,6 @@ impl Engine {
         let shared = &*self.shared;
         let (rights, level) = shared.pool.shortest();
         let rests = level == Level::Ample && shared.cleaner.mode != Cleaning::Aggressive;
-        !rests && shared.clean_slice((rights, level)) != Step::Nothing
+        !rests && shared.clean_slice((rights, level)) != Some(Step::Nothing)
     }
 }
