@@ -164,3 +164,37 @@ impl Shared {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY_BYTES: usize = 2 << 30;
+
+    fn steps_until_enough(step: Step, wanted: Wanted) -> usize {
+        let mut effort = Effort::default();
+        let steps = (0..10_000).take_while(|_| {
+            let goes_on = !effort.is_enough(wanted);
+            effort.note(step, MEMORY_BYTES);
+            goes_on
+        });
+        steps.count()
+    }
+
+    #[test]
+    fn a_write_that_grows_works_for_room_in_proportion_and_no_longer() {
+        let grow = |len_bytes| Wanted::to_read(0, len_bytes, Need::Grow);
+        let segment = Step::Emptied(1 << 20);
+        assert_eq!(steps_until_enough(segment, grow(100)), 32);
+        assert_eq!(steps_until_enough(segment, grow(4 << 20)), 128);
+        // What frees nothing ends, too, and looks are dearer where there is more to look at.
+        assert_eq!(steps_until_enough(Step::Emptied(0), grow(100)), 128);
+        assert_eq!(steps_until_enough(Step::Nothing, grow(100)), 128);
+    }
+
+    #[test]
+    fn a_write_that_does_not_grow_is_not_refused_for_its_effort() {
+        let wanted = Wanted::to_read(0, 100, Need::Replace);
+        assert_eq!(steps_until_enough(Step::Emptied(1 << 20), wanted), 10_000);
+    }
+}
