@@ -114,12 +114,14 @@ impl<'a> RawReader<'a> {
         })
     }
 
-    fn bytes(&self, addr: LogAddr, len_bytes: usize) -> Vec<u8> {
-        let region = self.engine.region(addr.region()).expect("region of an address");
-        let len_bytes = len_bytes.min(region.len_bytes() - addr.offset_bytes());
+    /// `None`: there is no such place. Where memory was used again, what was a state word may be a
+    /// part of a value, which looks like any address.
+    fn bytes(&self, addr: LogAddr, len_bytes: usize) -> Option<Vec<u8>> {
+        let region = self.engine.region(addr.region())?;
+        let len_bytes = len_bytes.min(region.len_bytes().checked_sub(addr.offset_bytes())?);
         let mut bytes = vec![0; len_bytes];
         region.read_bytes(addr.offset_bytes(), &mut bytes).expect("inside the region");
-        bytes
+        Some(bytes)
     }
 
     fn line(&self, segment: LogAddr, offset: usize) -> [u64; 8] {
@@ -168,11 +170,11 @@ impl<'a> RawReader<'a> {
         let (mut class, mut addr) = (slot.class(), slot.addr()?);
         let sums = ChecksumKey::new(self.record.secret.get(), None);
         for _ in 0..=HOPS_MAX {
-            let bytes = self.bytes(addr, size_class::bytes(class));
+            let bytes = self.bytes(addr, size_class::bytes(class))?;
             let header = match judge(&sums, addr, &bytes, key) {
                 Verdict::Hit(header) => header,
                 Verdict::Large { header, state } => {
-                    let again = self.bytes(addr, 8);
+                    let again = self.bytes(addr, 8)?;
                     if again != state.to_le_bytes() {
                         return None;
                     }
