@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use onesided::{Client, Error, FabricChoice, FabricKind, Rdma, blocking};
@@ -12,6 +12,12 @@ use onesided_protocol::control::{FabricName, FabricOffer, PURPOSE_DATA, ToClient
 use onesided_server::{Server, ServerConfig};
 
 const LONG: Duration = Duration::from_secs(20);
+
+/// One test at a time: what one counts in the log of this process no other one says.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn server() -> Server {
     let listen = "127.0.0.1:0".to_owned();
@@ -132,6 +138,7 @@ impl Log {
 
 #[test]
 fn prefer_falls_back_with_one_warning_that_says_why() {
+    let _alone = alone();
     let log = Log::default();
     let writer = log.clone();
     let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
@@ -165,6 +172,7 @@ fn prefer_falls_back_with_one_warning_that_says_why() {
 /// nothing fails.
 #[test]
 fn a_fallback_does_not_last_for_ever() {
+    let _alone = alone();
     let server = server();
     let middleman = Middleman::before(&server);
     let builder = Client::builder().url(middleman.url("")).better_fabric_retry_ms(20);
@@ -202,6 +210,7 @@ fn a_fallback_does_not_last_for_ever() {
 
 #[test]
 fn require_fails_with_the_reason() {
+    let _alone = alone();
     let server = server();
     let middleman = Middleman::before(&server);
     for (url, rdma) in
@@ -222,6 +231,7 @@ fn require_fails_with_the_reason() {
 
 #[test]
 fn never_does_not_try_it() {
+    let _alone = alone();
     let server = server();
     let middleman = Middleman::before(&server);
     let client = connect(middleman.url("?rdma=require"), Some(Rdma::Never)).expect("tcp");
@@ -233,6 +243,7 @@ fn never_does_not_try_it() {
 
 #[test]
 fn a_device_that_was_asked_for_and_is_missing_is_an_error() {
+    let _alone = alone();
     let server = server();
     let url = format!("onesided://{}", server.addr());
     let device = || "no_such_device".parse().expect("a name");
@@ -261,6 +272,7 @@ fn a_device_that_was_asked_for_and_is_missing_is_an_error() {
 
 #[test]
 fn contradictions_are_refused_before_anybody_is_asked() {
+    let _alone = alone();
     for (fabric, rdma) in [
         (FabricChoice::Verbs, Rdma::Never),
         (FabricChoice::Shm, Rdma::Require),

@@ -23,7 +23,7 @@ impl SendQueue {
     ///
     /// # Errors
     /// As [`SendQueue::commit`]; the buffer is in flight all the same.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn post_read(
         &mut self,
         id: u64,
