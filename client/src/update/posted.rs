@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 use super::entry::{self, Words};
 use super::extents::Held;
 use super::known::{Remembered, Tag};
-use super::{Done, Put, REPAIR_EVERY, TRIES, Tried, Updates};
+use super::{Done, Put, TRIES, Tried, Updates};
 use crate::core::{Deadline, NoWord, Posted, Session, Swap, block_on, is_driver};
 use crate::error::Error;
 use crate::options::PutOptions;
@@ -23,6 +23,10 @@ use crate::read::{self, Current, Seen};
 use crate::rpc;
 use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
+
+/// After so many updates of a key by this client its slot is repaired. Readers follow four forwards
+/// here and then ask, which repairs it, too; so oftener would help few of them.
+const REPAIR_EVERY: u32 = 512;
 
 /// An entry's place while it is being linked.
 struct Place {
