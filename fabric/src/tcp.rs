@@ -11,6 +11,7 @@
 //! | `link` | one endpoint: what waits to be written |
 //! | `queue` | the completion queue: epoll, waking |
 //! | `receive` | reading |
+//! | `phase` | where in a page it is read to: some places are slow |
 //! | `frames` | bytes become messages, bounded |
 //!
 //! Lock order: a link's `out` or `recv`, then the queue's `ready`. None is held across a read or
@@ -18,6 +19,7 @@
 
 mod frames;
 mod link;
+mod phase;
 mod queue;
 mod receive;
 mod setup;

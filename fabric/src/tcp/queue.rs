@@ -1,18 +1,20 @@
 //! The completion queue of any number of sockets: epoll, reading, waking.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 
 use super::Limits;
 use super::frames::Budget;
 use super::link::Link;
+use super::phase;
 use crate::buffer::{Buffer, BufferPool};
 use crate::endpoint::{CompletionQueue, Wait};
 use crate::work::Completion;
@@ -21,8 +23,6 @@ use crate::work::Completion;
 const READ_BYTES: usize = 256 << 10;
 /// Sockets looked at in one round.
 const EVENTS: usize = 256;
-/// The same where there is one, and the bell.
-const SOLO_EVENTS: usize = 2;
 const WAKE: u64 = u64::MAX;
 
 /// A completion, and whose count of unpolled ones it is in.
@@ -96,7 +96,12 @@ impl Hub {
         let wake = rustix::event::eventfd(0, flags)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let events = Vec::with_capacity(EVENTS);
-        let poller = Poller { scratch: vec![0; READ_BYTES], landing: None, cursor: None, events };
+        let poller = Poller {
+            scratch: vec![0; READ_BYTES + phase::ROOM_BYTES],
+            landing: None,
+            cursor: None,
+            events,
+        };
         Ok(Self {
             budget: Budget::new(limits.total_receive_bytes),
             limits,
@@ -261,29 +266,19 @@ impl Hub {
 
     /// One epoll_wait; whether anything was reported.
     fn collect(&self, into: &mut Vec<(u64, EventFlags)>, timeout: &Timespec) -> bool {
-        match self.solo {
-            true => self.collect_some::<SOLO_EVENTS>(into, timeout),
-            false => self.collect_some::<EVENTS>(into, timeout),
-        }
-    }
-
-    fn collect_some<const N: usize>(
-        &self,
-        into: &mut Vec<(u64, EventFlags)>,
-        timeout: &Timespec,
-    ) -> bool {
-        let none = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [none; N];
-        let n = match epoll::wait(&self.epoll, &mut events, Some(timeout)) {
-            Ok(n) => n,
-            Err(rustix::io::Errno::INTR) => return true,
+        // To make them zeros first would take as long as what the system does.
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
+        match epoll::wait(&self.epoll, &mut events[..], Some(timeout)) {
+            Ok((events, _)) => {
+                into.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
+                !events.is_empty()
+            }
+            Err(rustix::io::Errno::INTR) => true,
             Err(error) => {
                 tracing::warn!(%error, "epoll_wait failed");
-                0
+                false
             }
-        };
-        into.extend(events[..n].iter().map(|event| (event.data.u64(), event.flags)));
-        n > 0
+        }
     }
 
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {

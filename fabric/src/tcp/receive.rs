@@ -12,6 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
 use super::frames::HEADER_BYTES;
 use super::link::Link;
+use super::phase;
 use super::queue::{Cursor, Hub, Poller};
 use crate::buffer::Buffer;
 use crate::work::{Completion, Outcome};
@@ -40,13 +41,19 @@ impl Hub {
     /// Reads what has arrived; without `DONTWAIT`, what arrives within [`NAP`].
     fn read(&self, poller: &mut Poller, link: Arc<Link>, flags: RecvFlags) {
         let foreseen = link.recv.lock().foreseen_bytes();
-        let read = match foreseen
-            .filter(|bytes| (LANDING_MIN_BYTES..=LANDING_MAX_BYTES).contains(bytes))
-        {
+        let lands = |bytes: &usize| {
+            let is_long = (LANDING_MIN_BYTES..=LANDING_MAX_BYTES).contains(bytes);
+            // Buffers of such lengths begin with a page, and the frame would before it.
+            is_long && phase::is_fast(phase::before_page(HEADER_BYTES), HEADER_BYTES + bytes)
+        };
+        let read = match foreseen.filter(lands) {
             Some(bytes) => self.read_landing(poller, &link, bytes, flags),
             None => {
-                let read = rustix::net::recv(&link.stream, poller.scratch.as_mut_slice(), flags);
-                read.map(|(end, _)| (end, None, 0..end))
+                let frame_bytes = foreseen.map_or(0, |bytes| HEADER_BYTES + bytes);
+                let start = phase::start(&poller.scratch, frame_bytes);
+                let into = &mut poller.scratch[start..];
+                let read = rustix::net::recv(&link.stream, into, flags);
+                read.map(|(n, _)| (n, None, start..start + n))
             }
         };
         match read {
