@@ -35,6 +35,8 @@ const POST_BYTES: usize = 1 << 20;
 /// Fruitless polling longer than this lets others run in between: the client that would send may
 /// be waiting for this very core.
 const PURE_SPIN: Duration = Duration::from_micros(3);
+/// Giving up the core lasts so long; who gets it back later let others run.
+const YIELD_MAX: Duration = Duration::from_micros(2);
 /// How soon a blocked endpoint is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -155,10 +157,15 @@ impl Poller {
             if idle < self.spin && !state.crowded.is_at(since) {
                 std::thread::yield_now();
                 // Looked at here: after a long one there is work, and no idling that notices.
-                let now = Instant::now();
-                state.crowded.note(since + self.spin, now);
-                if self.kind != FabricKind::Tcp {
-                    state.scratch.looked = Some(now);
+                let back = Instant::now();
+                if self.kind == FabricKind::Tcp {
+                    // Time in which others ran is not spent: they may be the clients, and who
+                    // sleeps has to be woken by them.
+                    state.crowded.note(now, back);
+                    *idle_since = Some(since + (back - now).saturating_sub(YIELD_MAX));
+                } else {
+                    state.crowded.note(since + self.spin, back);
+                    state.scratch.looked = Some(back);
                 }
                 return;
             }

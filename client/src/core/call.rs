@@ -416,6 +416,18 @@ impl Waiter<'_> {
         if connection.crowded.is_at(start) {
             return;
         }
+        if looks_cost && driver::is_driver() {
+            self.look_between_others(start, spin);
+        } else {
+            self.poll_for(start, spin);
+        }
+        if looks_cost {
+            connection.vain.note(connection.pending.is_done(self.id));
+        }
+    }
+
+    fn poll_for(&self, start: Instant, spin: Duration) {
+        let connection = self.connection;
         let mut elapsed = Duration::ZERO;
         while !connection.pending.is_done(self.id) && elapsed < spin {
             if connection.dispatch() == 0 {
@@ -424,12 +436,31 @@ impl Waiter<'_> {
             elapsed = start.elapsed();
         }
         connection.crowded.note(start + spin, start + elapsed);
-        if looks_cost {
-            connection.vain.note(connection.pending.is_done(self.id));
+    }
+
+    /// As [`Self::poll_for`], for a thread that has nothing else to do. The time in which others
+    /// ran is not spent: to be woken costs more than to look again after them, and where all
+    /// clients and the server share the cores nobody needs to be woken at all.
+    fn look_between_others(&self, start: Instant, spin: Duration) {
+        let connection = self.connection;
+        let (mut spent, mut now) = (Duration::ZERO, start);
+        while !connection.pending.is_done(self.id) && spent < spin {
+            let before = now;
+            if connection.dispatch() == 0 {
+                std::thread::yield_now();
+            }
+            now = Instant::now();
+            spent += (now - before).min(LOOK_MAX);
+            connection.crowded.note(before, now);
+            if connection.crowded.is_at(now) {
+                return;
+            }
         }
     }
 }
 
+/// A look at a socket and giving up the core last so long; who takes longer let others run.
+const LOOK_MAX: Duration = Duration::from_micros(2);
 /// Fruitless polling longer than this lets others run in between: the server may be waiting for
 /// this very core.
 const PURE_SPIN: Duration = Duration::from_micros(3);
