@@ -76,11 +76,20 @@ fn interrupted(store: u64, before: impl Fn(&Sim)) -> Result<bool, Failure> {
 }
 
 fn interrupted_in(plan: Plan, store: u64, before: impl Fn(&Sim)) -> Result<bool, Failure> {
+    interrupted_call(plan, store, before, put)
+}
+
+fn interrupted_call(
+    plan: Plan,
+    store: u64,
+    before: impl Fn(&Sim),
+    call: impl Fn(&Sim),
+) -> Result<bool, Failure> {
     let sim = Sim::new(plan);
     let _entered = Entered::new(&sim);
     before(&sim);
     sim.interrupt(store, vec![(1, get()), (2, get())]);
-    put(&sim);
+    call(&sim);
     let is_over = sim.is_uninterrupted();
     sim.verdict().map(|_| is_over)
 }
@@ -132,6 +141,33 @@ fn overwriting_in_place_is_an_update() {
             run.unwrap_or_else(|failure| panic!("{value_bytes} bytes, place {store}: {failure}"))
         });
         assert!(places > Some(50), "{places:?} places");
+        println!("{value_bytes} bytes: {places:?} places");
+    }
+}
+
+/// A part of a value is replaced where it lies. One client's cached slot leads there; the other one
+/// looks at the bucket.
+#[test]
+fn replacing_a_part_is_an_update() {
+    // Entries that short and long checksums prove.
+    for value_bytes in [100, 800] {
+        let plan = Plan { value_bytes: (value_bytes, value_bytes + 1), ..plan() };
+        let log_bytes = |sim: &Sim| sim.engine.memory_status().log_live_bytes;
+        let before = |sim: &Sim| {
+            put(sim);
+            make(sim, 1, get());
+        };
+        let stamp = |sim: &Sim| {
+            let live_bytes = log_bytes(sim);
+            make(sim, 0, sim.stamp(0));
+            assert_eq!(log_bytes(sim), live_bytes, "it was written anew");
+        };
+        let places = (0..).find(|&store| {
+            let run = interrupted_call(plan.clone(), store, before, stamp);
+            run.unwrap_or_else(|failure| panic!("{value_bytes} bytes, place {store}: {failure}"))
+        });
+        // The state word twice, the version, and what is replaced.
+        assert!(places >= Some(4), "{places:?} places");
         println!("{value_bytes} bytes: {places:?} places");
     }
 }

@@ -47,6 +47,40 @@ fn dead_segments_are_reused_at_once() {
 }
 
 #[test]
+fn a_part_of_a_value_is_replaced_where_it_lies() {
+    let (engine, _) = engine(small(1 << 20));
+    let table = table(&engine, TableOptions::default());
+    // Entries that short and long checksums prove.
+    for len in [40, 1_000, 16_000] {
+        table.put(b"k", &vec![7; len], Expect::Any, Ttl::Never, 9).expect("put");
+        let reader = RawReader::open(&engine, "t").expect("in the catalog");
+        let (slots, before) = (reader.slots_of(b"k"), engine.memory_status());
+        let (mut expected, mut version) = (vec![7; len], 0);
+        for n in 0..3_000 {
+            // From the first byte to the last, and of any length.
+            let (from, bytes) = (n * 31 % len, vec![n as u8; 1 + n % 13]);
+            let bytes = &bytes[..bytes.len().min(len - from)];
+            expected[from..from + bytes.len()].copy_from_slice(bytes);
+            let written = table.write_at(b"k", from as u64, bytes).expect("write_at");
+            let Raw::Hit(header, value) = reader.get(b"k") else { panic!("{len}: no hit") };
+            assert!(value == expected, "{len} bytes, round {n}");
+            assert_eq!((Some(header.version), header.user_flags), (written, 9));
+            assert!(header.version > version, "{len} bytes, round {n}");
+            version = header.version;
+        }
+        assert_eq!(reader.slots_of(b"k"), slots, "{len} bytes: at the same place");
+        let after = engine.memory_status();
+        assert_eq!((after.log_bytes, after.free_bytes), (before.log_bytes, before.free_bytes));
+        // What changes the length is written anew.
+        table.write_at(b"k", len as u64 - 1, b"12").expect("write_at");
+        expected.truncate(len - 1);
+        expected.extend(b"12");
+        assert!(reader.value(b"k") == expected, "{len} bytes, one more");
+        assert_ne!(reader.slots_of(b"k"), slots, "{len} bytes: elsewhere");
+    }
+}
+
+#[test]
 fn segments_grow_as_they_fill_and_long_entries_lie_side_by_side() {
     let (engine, _) = engine(EngineConfig { memory_bytes: 64 << 20, ..EngineConfig::default() });
     let table = table(&engine, TableOptions::default());

@@ -240,6 +240,9 @@ impl Table {
         offset_bytes: u64,
         bytes: &[u8],
     ) -> Result<Option<u64>, RpcError> {
+        if let Some(version) = self.patch(key, offset_bytes, bytes) {
+            return Ok(Some(version));
+        }
         let max_bytes = self.shared.value_max_bytes;
         let mut change = WriteAt { offset_bytes, bytes, max_bytes, value: Vec::new() };
         self.write(key, &mut change)

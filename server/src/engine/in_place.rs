@@ -1,13 +1,17 @@
-//! Overwriting an entry where it lies, when memory is full.
+//! Overwriting entries where they lie: any when memory is full, a part of a short one always.
 //!
-//! An update takes room for the new entry before the old one goes. At the limit there may be none:
-//! what is left to replacing is used up where segments that begin between others end in rests that
-//! no entry fits into, and it is not enough for any length. Then an entry that is no longer than
-//! the old one is written over that, so that a full store takes all that makes it no fuller. To
-//! readers that is an update all the same: the state word, pending from the first store to the
-//! last, tells them to look again, and an append number or checksum of its own tells the new entry
-//! from the old one. Readers wait as long as the copy takes; that is why it is not done while there
-//! is room.
+//! **A part of a short one** ([`Table::patch`]): the value's other bytes, its length, and the
+//! entry's place stay, so that the update costs neither memory nor cleaning, and readers who know
+//! where the entry is need not follow a forward. Few words are stored while it is pending.
+//!
+//! **When memory is full.** An update takes room for the new entry before the old one goes. At the
+//! limit there may be none: what is left to replacing is used up where segments that begin between
+//! others end in rests that no entry fits into, and it is not enough for any length. Then an entry
+//! that is no longer than the old one is written over that, so that a full store takes all that
+//! makes it no fuller. To readers that is an update all the same: the state word, pending from the
+//! first store to the last, tells them to look again, and an append number or checksum of its own
+//! tells the new entry from the old one. Readers wait as long as the copy takes; that is why it is
+//! not done while there is room.
 //!
 //! An entry that is longer than a log segment has a run of blocks to itself, which ends where it
 //! does. Behind any other one comes a *filler*, if it is shorter than the old one: who goes through
@@ -60,6 +64,29 @@ impl Refused {
 }
 
 impl Table {
+    /// Replaces bytes within the value of a short entry, and gives the version. `None`: nothing was
+    /// changed, and it has to be written anew, if at all.
+    pub(super) fn patch(&self, key: &[u8], offset_bytes: u64, bytes: &[u8]) -> Option<u64> {
+        // Where clients change state words an update is a compare-and-swap.
+        if self.is_cas() || bytes.is_empty() {
+            return None;
+        }
+        let found = self.find(key).ok()?;
+        let hit = found.probe.hit.filter(|hit| !self.is_expired(&hit.header))?;
+        let mut header = hit.header;
+        let end_bytes = offset_bytes.checked_add(bytes.len() as u64)?;
+        let is_inside = end_bytes <= u64::from(header.value_len);
+        if !is_inside || header.is_large() || header.is_counter() {
+            return None;
+        }
+        header.version = header.version.saturating_add(1);
+        self.note_version(header.version);
+        let at = self.shared.pool.at(hit.addr);
+        publish::patch(at, hit.addr, &self.sums, &header, offset_bytes as usize, bytes);
+        self.heat.note(found.hash);
+        Some(header.version)
+    }
+
     /// Once; where there is no room for an entry, in the place of the one before.
     pub(super) fn try_write_somewhere(
         &self,

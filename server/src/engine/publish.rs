@@ -9,6 +9,7 @@
 //! | relocate | as update: the same version and value at another address |
 //! | delete | old entry dead, slot empty |
 //! | overwrite ([`super::in_place`]) | the same entry pending, committed, slot |
+//! | patch ([`super::in_place`]) | the same entry pending, committed |
 //!
 //! Where clients change state words too ([`super::cas`]) what was committed changes by
 //! compare-and-swap only, and a change may fail there.
@@ -17,11 +18,12 @@
 //! the model does.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::layout::entry::{
-    APPEND_NUMBER_OFFSET, COVERED_FROM, EntryHeader, STATE_OFFSET,
+    APPEND_NUMBER_OFFSET, COVERED_FROM, EntryHeader, STATE_OFFSET, VERSION_OFFSET,
 };
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
@@ -48,6 +50,9 @@ pub(super) struct Pending<'a> {
     class: u8,
     committed: u64,
 }
+
+/// Where an entry has its version.
+const VERSION: Range<usize> = VERSION_OFFSET..VERSION_OFFSET + 8;
 
 thread_local! {
     /// The covered bytes of the entry being written: at most a long key and a value that is not
@@ -79,6 +84,36 @@ pub(super) fn write<'a>(
         let class = size_class::of(draft.header.padded_bytes());
         Pending { at, addr, class, committed }
     })
+}
+
+/// Replaces bytes of the value of a committed entry that is not large, where it lies. The new
+/// header differs in its version alone: who walks through entries without a lock relies on lengths
+/// and keys.
+pub(super) fn patch(
+    at: Spot<'_>,
+    addr: LogAddr,
+    sums: &ChecksumKey,
+    header: &EntryHeader,
+    offset_bytes: usize,
+    value: &[u8],
+) {
+    COVERED.with_borrow_mut(|entry| {
+        entry.clear();
+        at.append_to(header.padded_bytes(), entry);
+        let from = header.value_offset() + offset_bytes;
+        let to = from + value.len();
+        entry[from..to].copy_from_slice(value);
+        entry[VERSION].copy_from_slice(&header.version.to_le_bytes());
+        let checksum = sums.checksum(addr, &entry[..header.covered_to()]);
+        let committed = State::committed(checksum);
+        let first = if holds(Rule::Pending) { State::pending(checksum) } else { committed };
+        at.plus(STATE_OFFSET).store(first);
+        // Whole words are stored faster than edges, and entries are made of them.
+        let words = from / 8 * 8..to.next_multiple_of(8);
+        at.plus(words.start).write(&entry[words]);
+        at.plus(VERSION.start).write(&entry[VERSION]);
+        at.plus(STATE_OFFSET).store(committed);
+    });
 }
 
 /// The bytes of an entry without its state word: up to the value, and with it if not large.

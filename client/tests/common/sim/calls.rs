@@ -219,11 +219,7 @@ impl Sim {
             }
             Some(5) => on(Op::Increment { by: 1 + self.pick(5) as i64 }, 0),
             Some(6) => on(Op::Touch { expiry_s: 0 }, self.pick(3) as u32),
-            Some(7) => {
-                let (number, _) = self.next_piece();
-                let op = Op::Stamp { stamp: number };
-                Call::Change { key, op, bytes: stamp(number), ttl_s: 0 }
-            }
+            Some(7) => self.stamp(key),
             _ => self.put(key, Expect::Any, 0),
         }
     }
@@ -233,6 +229,12 @@ impl Sim {
         let (number, bytes) = self.next_piece();
         let op = Op::Put { content: Content::of(number), expect, expiry_s: 0 };
         Call::Change { key, op, bytes, ttl_s }
+    }
+
+    /// Some bytes of a value replaced by others that were never written before.
+    pub fn stamp(&self, key: usize) -> Call {
+        let (number, _) = self.next_piece();
+        Call::Change { key, op: Op::Stamp { stamp: number }, bytes: stamp(number), ttl_s: 0 }
     }
 
     fn next_piece(&self) -> (u64, Vec<u8>) {

@@ -93,8 +93,10 @@ impl Walk {
             }
             let header = header_at(at);
             next_bytes += header.padded_bytes();
-            // Whoever marks an entry has put another one in its place, or none.
-            if let State::Committed(_) = State::decode(at.plus(STATE_OFFSET).load()) {
+            // Whoever marks an entry has put another one in its place, or none. Here a pending one
+            // is just being patched.
+            let state = State::decode(at.plus(STATE_OFFSET).load());
+            if matches!(state, State::Committed(_) | State::Pending(_)) {
                 batch.key.resize(usize::from(header.key_len), 0);
                 at.plus(header.key_offset()).read(&mut batch.key);
                 let hash = KeyHash::of(table.index.hash_seed, &batch.key);
