@@ -219,7 +219,8 @@ fn tables() {
         assert!(text.starts_with("table") && text.contains("default"), "{text}");
         assert!(!text.contains("padding"), "{text}");
     }
-    bed.run(["tables", "--detail", "drop", "cache"]).code(2);
+    bed.run(["tables", "--detail", "drop", "cache"]).fails(2, "--detail");
+    assert!(bed.run(["tables", "--json", "list"]).json().is_array());
     bed.run(["tables", "drop", "cache"]).fails(2, "--yes");
     bed.run(["tables", "drop", "cache", "--yes"]).prints(b"dropped cache\n");
     bed.run(["--table", "cache", "get", "k"]).fails(2, "no such table");

@@ -347,6 +347,8 @@ impl Connection {
         if !self.alive.swap(false, Ordering::SeqCst) {
             return;
         }
+        // Before what is pending gives its places back.
+        self.staging.iter().for_each(Staging::end);
         self.endpoint.close();
         self.credits.close();
         self.slots.permits.close();

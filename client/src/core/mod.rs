@@ -46,6 +46,6 @@ pub(crate) use connection::{Parts, Shared};
 pub(crate) use driver::{block_on, is_driver};
 pub(crate) use operations::{Begun, UnderWay};
 pub(crate) use session::{SequenceTicket, Session};
-pub(crate) use staging::Keep;
+pub(crate) use staging::{Keep, NoPlace};
 pub(crate) use swaps::{NoWord, Posted, Swap};
 pub(crate) use time::{Deadline, TICK, TimedOut};

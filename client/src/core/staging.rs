@@ -40,6 +40,22 @@ struct Places {
     free: Arc<Semaphore>,
     /// A bit for each that somebody has.
     taken: Mutex<u32>,
+    /// The connection is no more, but the server may still be at a request.
+    has_ended: AtomicBool,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoPlace {
+    TimedOut,
+    /// The connection is no more.
+    Ended,
+}
+
+impl From<TimedOut> for NoPlace {
+    fn from(TimedOut: TimedOut) -> Self {
+        Self::TimedOut
+    }
 }
 
 /// What the server may READ or WRITE until the answer to a request is there: it goes with the
@@ -58,7 +74,7 @@ pub(crate) struct Turn {
     memory: Arc<Memory>,
     bytes: Range<usize>,
     used_bytes: usize,
-    _place: Place,
+    place: Place,
 }
 
 /// Places in a row.
@@ -87,7 +103,8 @@ impl Places {
         // What is too short to be divided is one place.
         let count = if place_bytes == 0 { 1 } else { PLACES };
         let free = Arc::new(Semaphore::new(count));
-        Self { count, place_bytes: place_bytes.max(1), free, taken: Mutex::default() }
+        let (taken, has_ended) = (Mutex::default(), AtomicBool::new(false));
+        Self { count, place_bytes: place_bytes.max(1), free, taken, has_ended }
     }
 
     fn count_for(&self, len_bytes: usize) -> usize {
@@ -108,14 +125,13 @@ impl Places {
         count: usize,
         ticker: &Ticker,
         by: Deadline,
-    ) -> Result<OwnedSemaphorePermit, TimedOut> {
+    ) -> Result<OwnedSemaphorePermit, NoPlace> {
         let free = || Arc::clone(&self.free);
         if let Ok(permits) = free().try_acquire_many_owned(count as u32) {
             return Ok(permits);
         }
         let permits = ticker.timed(by, free().acquire_many_owned(count as u32)).await?;
-        // It is never closed.
-        permits.map_err(|_closed| TimedOut)
+        permits.map_err(|_closed| NoPlace::Ended)
     }
 }
 
@@ -127,6 +143,14 @@ impl Staging {
 
     pub(crate) fn len_bytes(&self) -> usize {
         self.memory.len_bytes()
+    }
+
+    /// The connection is no more. From now on nobody gets a place, and those that come back keep
+    /// what is in them: the server may have a request in work whose value it has yet to read, and
+    /// what it stores then is acknowledged on the next connection.
+    pub(crate) fn end(&self) {
+        self.places.has_ended.store(true, Ordering::SeqCst);
+        self.places.free.close();
     }
 
     /// Makes it addressable to the server, before its first use: on some fabrics that takes memory
@@ -145,7 +169,7 @@ impl Staging {
         len_bytes: usize,
         ticker: &Ticker,
         by: Deadline,
-    ) -> Result<Turn, TimedOut> {
+    ) -> Result<Turn, NoPlace> {
         let count = self.places.count_for(len_bytes);
         let permits = self.places.permits(count, ticker, by).await?;
         if let Some(first) = self.places.take_row(count) {
@@ -154,7 +178,7 @@ impl Staging {
         // Enough are free, and lie apart: when all are, they do not. Who waits for all has none.
         drop(permits);
         let mut permits = self.places.permits(self.places.count, ticker, by).await?;
-        let first = self.places.take_row(count).ok_or(TimedOut)?;
+        let first = self.places.take_row(count).ok_or(NoPlace::Ended)?;
         drop(permits.split(self.places.count - count));
         Ok(self.turn(first, count, permits))
     }
@@ -166,7 +190,7 @@ impl Staging {
         let bits = row(first, count);
         let place = Place { places: Arc::clone(&self.places), bits, _permits: permits };
         let bytes = first * place_bytes..end_bytes;
-        Turn { memory: Arc::clone(&self.memory), bytes, used_bytes: 0, _place: place }
+        Turn { memory: Arc::clone(&self.memory), bytes, used_bytes: 0, place }
     }
 }
 
@@ -206,6 +230,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // Before its place is free.
         if self.used_bytes > KEEP_PAGES_BYTES
+            && !self.place.places.has_ended.load(Ordering::SeqCst)
             && let Err(error) = self.memory.release(self.bytes.start, self.used_bytes)
         {
             tracing::debug!(%error, "staging pages stay in use until the session ends");
@@ -235,7 +260,7 @@ mod tests {
             Self { staging: Staging::new(memory), ticker: Ticker::default() }
         }
 
-        fn take(&self, len_bytes: usize) -> impl Future<Output = Result<Turn, TimedOut>> {
+        fn take(&self, len_bytes: usize) -> impl Future<Output = Result<Turn, NoPlace>> {
             self.staging.take(len_bytes, &self.ticker, Deadline::after("a test", LONG))
         }
 
@@ -309,6 +334,25 @@ mod tests {
         let Poll::Ready(Ok(two)) = poll(two.as_mut()) else { panic!("all are free") };
         assert_eq!(two.bytes, 0..128 * KIB);
         assert_eq!(here.now(14 * 64 * KIB).bytes.start, 128 * KIB, "the others are free again");
+    }
+
+    #[test]
+    fn what_the_server_may_still_read_stays_when_the_connection_ends() {
+        let here = Here::new(8 << 20);
+        let mut turn = here.now(KEEP_PAGES_BYTES + 1);
+        let value = vec![7; KEEP_PAGES_BYTES + 1];
+        turn.store(&value).expect("stored");
+        let at = turn.bytes.start;
+        let _others: Vec<Turn> = (1..PLACES).map(|_| here.now(1)).collect();
+        let mut late = pin!(here.take(1));
+        assert!(poll(late.as_mut()).is_pending());
+        here.staging.end();
+        drop(turn);
+        let Poll::Ready(Err(NoPlace::Ended)) = poll(late.as_mut()) else { panic!("a place") };
+        let Poll::Ready(Err(NoPlace::Ended)) = poll(pin!(here.take(1))) else { panic!("a place") };
+        let mut there = vec![0; value.len()];
+        here.staging.memory.read_bytes(at, &mut there).expect("inside");
+        assert_eq!(there, value);
     }
 
     #[test]

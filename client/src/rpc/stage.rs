@@ -6,7 +6,7 @@ use onesided_fabric::Buffer;
 use onesided_protocol::limits::{KEY_MAX_BYTES, MESSAGE_OVERHEAD_BYTES};
 use onesided_protocol::rpc::{Landing, Op, Payload};
 
-use crate::core::{CallError, Connection, Deadline, Keep, TimedOut};
+use crate::core::{CallError, Connection, Deadline, Keep, NoPlace};
 use crate::error::Error;
 use crate::link::Link;
 use crate::stats::Counter;
@@ -88,7 +88,10 @@ pub(super) async fn stage<'a>(
     };
     let ticker = &link.shared().ticker;
     let turn = staging.take(len_bytes, ticker, by).await;
-    let mut turn = turn.map_err(|TimedOut| CallError::TimedOut { sent: false })?;
+    let mut turn = turn.map_err(|why| match why {
+        NoPlace::TimedOut => CallError::TimedOut { sent: false },
+        NoPlace::Ended => CallError::Lost { sent: false },
+    })?;
     let lent = staging.lend(connection.endpoint());
     lent.map_err(|error| CallError::Failed(connection.attach_error(error)))?;
     let mut staged = op.clone();

@@ -80,6 +80,8 @@ struct Work {
     /// What comes when there is none, of tables that may lose entries.
     oldest: Oldest,
     batch: Batch,
+    /// Looks at all segments for candidates, so far.
+    looks: u64,
 }
 
 /// Which segments may be emptied.
@@ -247,8 +249,14 @@ impl Work {
         None
     }
 
+    /// How often all segments were looked at so far.
+    fn looks(&self) -> u64 {
+        self.looks + self.oldest.looks
+    }
+
     /// Looks at all segments for the best ones.
     fn look(&mut self, shared: &Shared, choice: Choice) {
+        self.looks += 1;
         let pool = &shared.pool;
         let segment_bytes = pool.segment_bytes();
         let aggressive = shared.cleaner.mode == Cleaning::Aggressive;

@@ -85,9 +85,9 @@ pub struct Table {
     pub(super) expiring: AtomicBool,
     /// Goes through the index for entries whose time is over.
     pub(super) expiry_round: ExpiryRound,
-    /// Entries that were removed because their time was over, and because memory was full.
+    /// Entries that were removed because their time was over, and because memory or quota was full.
     pub(super) expired: AtomicU64,
-    pub(super) evicted: AtomicU64,
+    pub(super) evicted_for_memory: AtomicU64,
     pub(super) evicted_for_quota: AtomicU64,
     /// When a part of it was last gone through because memory was full.
     pub(super) full_part_ns: AtomicU64,
@@ -173,7 +173,7 @@ impl Table {
             expiring: AtomicBool::new(false),
             expiry_round: ExpiryRound::default(),
             expired: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
+            evicted_for_memory: AtomicU64::new(0),
             evicted_for_quota: AtomicU64::new(0),
             full_part_ns: AtomicU64::new(0),
         })

@@ -330,6 +330,7 @@ impl Table {
     fn status(&self, log: BlockTotals) -> (TableStatus, IndexStatus) {
         let index = self.index.status();
         let rest_bytes = (self.log.rest_bytes() + self.kept.rest_bytes()) as u64;
+        let evicted_for_quota = self.evicted_for_quota.load(Ordering::Relaxed);
         let table = TableStatus {
             name: self.name().to_owned(),
             id: self.id(),
@@ -344,11 +345,12 @@ impl Table {
             written_bytes: self.log.appended_bytes(),
             moved_bytes: self.kept.appended_bytes(),
             expired_entries: self.expired.load(Ordering::Relaxed),
-            evicted_entries: self.evicted.load(Ordering::Relaxed),
+            // Each is looked at once: the difference of the two never goes back.
+            evicted_entries: self.evicted_for_memory.load(Ordering::Relaxed) + evicted_for_quota,
             expiry_backlog: self.expiry_round.backlog(),
             payload_bytes: index.payload_bytes,
             padding_bytes: index.padding_bytes,
-            evicted_for_quota: self.evicted_for_quota.load(Ordering::Relaxed),
+            evicted_for_quota,
         };
         (table, index)
     }

@@ -8,16 +8,19 @@ use anyhow::{Context, Result, bail};
 use onesided_protocol::control::{TableOptions, TableStatus};
 use serde_json::{Value as Json, json};
 
-use crate::args::{ListArgs, PingArgs, TablesArgs, TablesCommand};
+use crate::args::{PingArgs, TablesArgs, TablesCommand};
 use crate::output::{self, count, megabytes, time};
 use crate::session::{Outcome, Session};
 use crate::spec;
 
 pub(crate) fn tables(session: &Session, args: &TablesArgs) -> Result<Outcome> {
-    let TablesArgs { list: detailed, command } = args;
-    let Some(command) = command else { return list(session, *detailed) };
+    let TablesArgs { detail, command } = args;
+    let command = command.as_ref().unwrap_or(&TablesCommand::List);
+    if *detail && !matches!(command, TablesCommand::List) {
+        bail!("--detail goes with the list of tables: onesided tables --detail");
+    }
     match command {
-        TablesCommand::List(detailed) => list(session, *detailed),
+        TablesCommand::List => list(session, *detail),
         TablesCommand::Create { spec } => {
             let (name, options) = spec::parse(spec, TableOptions::default())?;
             session.client.create_table(&name, options)?;
@@ -61,7 +64,7 @@ fn drop_table(session: &Session, name: &str, yes: bool) -> Result<Outcome> {
     done(session, "dropped", name)
 }
 
-fn list(session: &Session, ListArgs { detail }: ListArgs) -> Result<Outcome> {
+fn list(session: &Session, detail: bool) -> Result<Outcome> {
     let tables = session.client.tables()?;
     if session.json {
         let tables: Vec<Json> = tables.iter().map(table_json).collect();

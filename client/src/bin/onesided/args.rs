@@ -316,27 +316,19 @@ Options of a table, after a colon, separated by commas:
 
 /// `tables`.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct TablesArgs {
-    #[command(flatten)]
-    pub(crate) list: ListArgs,
+    /// With the list: where the memory of each is, and what cleaning, expiry and eviction have done.
+    #[arg(long, global = true)]
+    pub(crate) detail: bool,
     #[command(subcommand)]
     pub(crate) command: Option<TablesCommand>,
-}
-
-/// `tables list`.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct ListArgs {
-    /// Where the memory of each is, and what cleaning, expiry and eviction have done.
-    #[arg(long)]
-    pub(crate) detail: bool,
 }
 
 /// Subcommands of `tables`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TablesCommand {
     /// All tables with their size and options.
-    List(ListArgs),
+    List,
     /// Make a table.
     #[command(after_help = SPEC_HELP)]
     Create {

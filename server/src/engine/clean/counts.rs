@@ -68,7 +68,7 @@ pub(in crate::engine) struct Counts {
     pub(in crate::engine) moved_entries: AtomicU64,
     pub(in crate::engine) moved_bytes: AtomicU64,
     pub(in crate::engine) expired: AtomicU64,
-    pub(in crate::engine) evicted: AtomicU64,
+    pub(in crate::engine) evicted_for_memory: AtomicU64,
     pub(in crate::engine) evicted_for_quota: AtomicU64,
     /// Emptied segments.
     pub(in crate::engine) segments: AtomicU64,
@@ -91,13 +91,14 @@ impl Engine {
     pub(in crate::engine) fn cleaning_status(&self) -> CleaningStatus {
         let counts = &self.shared.cleaner.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let evicted_for_quota = count(&counts.evicted_for_quota);
         CleaningStatus {
             written_bytes: self.written_bytes(),
             moved_bytes: count(&counts.moved_bytes),
             moved_entries: count(&counts.moved_entries),
             expired_entries: count(&counts.expired),
-            evicted_entries: count(&counts.evicted),
-            evicted_for_quota: count(&counts.evicted_for_quota),
+            evicted_entries: count(&counts.evicted_for_memory) + evicted_for_quota,
+            evicted_for_quota,
             segments: count(&counts.segments),
             freed_bytes: count(&counts.freed_bytes),
             given_up: count(&counts.given_up),

@@ -22,33 +22,35 @@ const HELP_MAX_BYTES: usize = 128 << 10;
 const HELP_MAX_FACTOR: usize = 4;
 /// Segments that a writer without room empties before it tries again.
 const SEGMENTS_FOR_ROOM: usize = 64;
-/// Bytes that a write which would make the store fuller walks through before it is refused, and how
-/// often as many as it wants: others wait meanwhile.
-const EFFORT_MIN_BYTES: usize = 32 << 20;
-const EFFORT_FACTOR: usize = 32;
-/// A step that frees nothing has looked at all segments: one such byte for so many of the memory.
+/// Bytes that a write which would make the store fuller copies before it spares nothing that may
+/// go, and how often as many as it wants; after twice as many it is refused: others wait meanwhile.
+const EFFORT_MIN_BYTES: usize = 16 << 20;
+const EFFORT_FACTOR: usize = 16;
+/// A look at all segments takes as long as copying one byte for so many of the memory,
 const LOOK_PART: usize = 8 << 10;
+/// and any step as long as copying so many.
+const STEP_BYTES: usize = 4 << 10;
 /// How often it looks, meanwhile, for a stretch of a region to empty.
 const ROWS_FOR_ROOM: usize = 4;
 
 /// What a write has done for room so far.
 #[derive(Default)]
 pub(in crate::engine) struct Effort {
+    /// Of copies, and what took as long.
     bytes: usize,
 }
 
 impl Effort {
-    /// What makes the store no fuller goes on as long as there is something to try.
-    fn is_enough(&self, Wanted { len_bytes, need, .. }: Wanted) -> bool {
+    /// How often it has done what may be asked of it. What makes the store no fuller goes on as long
+    /// as there is something to try.
+    fn times(&self, Wanted { len_bytes, need, .. }: Wanted) -> usize {
         let most_bytes = EFFORT_MIN_BYTES.max(EFFORT_FACTOR.saturating_mul(len_bytes));
-        need == Need::Grow && self.bytes >= most_bytes
+        if need == Need::Grow { self.bytes / most_bytes } else { 0 }
     }
 
-    fn note(&mut self, step: Step, memory_bytes: usize) {
-        self.bytes += match step {
-            Step::Emptied(bytes) if bytes > 0 => bytes,
-            _ => memory_bytes / LOOK_PART,
-        };
+    fn note(&mut self, moved_bytes: u64, looks: u64, memory_bytes: usize) {
+        self.bytes += moved_bytes as usize + looks as usize * (memory_bytes / LOOK_PART);
+        self.bytes += STEP_BYTES;
     }
 }
 
@@ -126,9 +128,6 @@ impl Shared {
         let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
         let (mut closed, mut rows) = (false, 0);
         for n in 0..SEGMENTS_FOR_ROOM {
-            if effort.is_enough(wanted) {
-                return false;
-            }
             // Those who need less may find it by now.
             MutexGuard::bump(&mut work);
             let owner = is_over().then(|| table.id());
@@ -145,14 +144,21 @@ impl Shared {
                     }
                 }
             }
+            let times = effort.times(wanted);
+            if times >= 2 {
+                return false;
+            }
             // The coldest may all be where nothing is emptied, or make too little room.
-            let spares_none = n >= SEGMENTS_FOR_ROOM / 2;
+            let spares_none = n >= SEGMENTS_FOR_ROOM / 2 || times == 1;
             // What a table over its quota loses may lie anywhere.
             let rights = owner.is_none().then_some(rights);
             let choice = self.cleaner.choice(rights, Level::Full);
             let choice = Choice { owner, spares_none, wanted_by: table.id(), ..choice };
+            let moved_bytes = || self.cleaner.counts.moved_bytes.load(Ordering::Relaxed);
+            let before = (moved_bytes(), work.looks());
             let step = work.go_on(self, choice, usize::MAX);
-            effort.note(step, self.pool.limit_bytes());
+            let (moved_bytes, looks) = (moved_bytes() - before.0, work.looks() - before.1);
+            effort.note(moved_bytes, looks, self.pool.limit_bytes());
             if step != Step::Nothing {
                 continue;
             }
@@ -171,11 +177,11 @@ mod tests {
 
     const MEMORY_BYTES: usize = 2 << 30;
 
-    fn steps_until_enough(step: Step, wanted: Wanted) -> usize {
+    fn steps_until(times: usize, wanted: Wanted, (moved_bytes, looks): (u64, u64)) -> usize {
         let mut effort = Effort::default();
         let steps = (0..10_000).take_while(|_| {
-            let goes_on = !effort.is_enough(wanted);
-            effort.note(step, MEMORY_BYTES);
+            let goes_on = effort.times(wanted) < times;
+            effort.note(moved_bytes, looks, MEMORY_BYTES);
             goes_on
         });
         steps.count()
@@ -184,17 +190,17 @@ mod tests {
     #[test]
     fn a_write_that_grows_works_for_room_in_proportion_and_no_longer() {
         let grow = |len_bytes| Wanted::to_read(0, len_bytes, Need::Grow);
-        let segment = Step::Emptied(1 << 20);
-        assert_eq!(steps_until_enough(segment, grow(100)), 32);
-        assert_eq!(steps_until_enough(segment, grow(4 << 20)), 128);
+        let segment = ((1 << 20) - STEP_BYTES as u64, 0);
+        assert_eq!([1, 2].map(|times| steps_until(times, grow(100), segment)), [16, 32]);
+        assert_eq!(steps_until(2, grow(4 << 20), segment), 128);
         // What frees nothing ends, too, and looks are dearer where there is more to look at.
-        assert_eq!(steps_until_enough(Step::Emptied(0), grow(100)), 128);
-        assert_eq!(steps_until_enough(Step::Nothing, grow(100)), 128);
+        assert_eq!(steps_until(2, grow(100), (0, 1)), 127);
+        assert_eq!(steps_until(2, grow(100), (0, 0)), 8_192);
     }
 
     #[test]
     fn a_write_that_does_not_grow_is_not_refused_for_its_effort() {
         let wanted = Wanted::to_read(0, 100, Need::Replace);
-        assert_eq!(steps_until_enough(Step::Emptied(1 << 20), wanted), 10_000);
+        assert_eq!(steps_until(1, wanted, (1 << 20, 1)), 10_000);
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Oldest {
     coldest: Coldest,
     /// How many are emptied before it is time to look again.
     left: usize,
+    /// Looks so far, of whatever table.
+    pub(super) looks: u64,
 }
 
 /// Sealed segments of one part.
@@ -58,7 +60,9 @@ impl Oldest {
     ) -> Option<Walk> {
         let another = owner.is_some_and(|owner| owner != self.owner);
         if self.left == 0 || another || !self.may_lose(1, wanted_by) {
-            *self = Self::look(shared, owner, wanted_by)?;
+            self.looks += 1;
+            let looks = self.looks;
+            *self = Self { looks, ..Self::look(shared, owner, wanted_by)? };
         }
         let plan = Plan::of(self.fresh.bytes, self.kept.bytes, shared.pool.segment_bytes() as u64);
         let queue = match plan.part() {

@@ -164,9 +164,13 @@ impl Table {
             count(&counts.moved_entries, 1);
             count(&counts.moved_bytes, header.padded_bytes() as u64);
         } else {
-            let (reason, of_table, of_engine) = match self.is_expired(&header) {
-                true => (Death::Expired, &self.expired, &counts.expired),
-                false => (Death::Evicted, &self.evicted, &counts.evicted),
+            let for_quota = evicts.is_some_and(|thinning| thinning.for_quota);
+            let (reason, of_table, of_engine) = match (self.is_expired(&header), for_quota) {
+                (true, _) => (Death::Expired, &self.expired, &counts.expired),
+                (_, false) => {
+                    (Death::Evicted, &self.evicted_for_memory, &counts.evicted_for_memory)
+                }
+                (_, true) => (Death::Evicted, &self.evicted_for_quota, &counts.evicted_for_quota),
             };
             publish::remove(at, slot, reason);
             state.count -= 1;
@@ -174,10 +178,6 @@ impl Table {
             self.forget(at, &header);
             count(of_table, 1);
             count(of_engine, 1);
-            if reason == Death::Evicted && evicts.is_some_and(|thinning| thinning.for_quota) {
-                count(&self.evicted_for_quota, 1);
-                count(&counts.evicted_for_quota, 1);
-            }
         }
         self.release(addr, &header);
         Ok(Moved::Yes)
