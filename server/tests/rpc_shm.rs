@@ -101,6 +101,8 @@ fn descriptors_outside_the_staging_are_refused(config: ServerConfig) {
         let result = client.call(sequence, put_payload(b"k", staged));
         assert_eq!(code(result), ErrorCode::BadDescriptor, "{offset_bytes} {len_bytes}");
     }
+    // Nothing was applied, and nothing is remembered: a connection may have ended meanwhile.
+    assert!(client.put_staged(sequence, b"k", &pattern(100_000, 0), 0), "the same number again");
     let staged = Payload::Staged { offset_bytes: 0, len_bytes: (1 << 20) + 1 };
     assert_eq!(code(client.call(6, put_payload(b"k", staged))), ErrorCode::TooLarge);
     assert!(client.put_staged(7, b"k", &pattern(100_000, 1), 0));

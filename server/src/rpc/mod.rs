@@ -236,7 +236,9 @@ impl Dispatcher {
             }
             Seen::Ended => return Verdict::Close("its session is over".to_owned()),
         }
-        call.answer(request, scratch, out);
+        if !call.answer(request, scratch, out) {
+            return Verdict::Keep;
+        }
         let Scratch { encoded, lean, .. } = scratch;
         answers.keep(request.sequence, if lean.is_empty() { encoded } else { lean });
         Verdict::Keep
@@ -245,27 +247,34 @@ impl Dispatcher {
 
 impl Call<'_> {
     /// Executes and encodes the answer, and the one to keep for a retry, if it is another one.
+    /// Gives whether a retry is to get it: not where the value could not be read, since the
+    /// connection may have ended meanwhile; then nothing was applied, and the next one may do it.
     fn answer(
         &self,
         request: &Request<'_>,
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
-    ) {
+    ) -> bool {
         let id = request.id;
         scratch.verb = Some(verb(&request.op));
         if let Op::Batch(ops) = &request.op {
-            return self.answer_batch(id, &request.op, ops, scratch, out);
+            self.answer_batch(id, &request.op, ops, scratch, out);
+            return true;
         }
         if let Op::Scan { from, after, prefix_len, limit } = request.op {
             let range = ScanRange { from, after, prefix_len: prefix_len.into() };
-            return self.answer_scan(id, &request.op, range, limit.into(), scratch);
+            self.answer_scan(id, &request.op, range, limit.into(), scratch);
+            return true;
         }
         let room = self.peer.caps.max_message_bytes.saturating_sub(value::ANSWER_OVERHEAD_BYTES);
         scratch.encoded.extend_from_slice(&id.to_le_bytes());
-        if let Done::Result(result) = self.perform(&request.op, room, scratch, out) {
-            scratch.encoded.clear();
-            Answer { id, result }.encode(&mut scratch.encoded);
-        }
+        let Done::Result(result) = self.perform(&request.op, room, scratch, out) else {
+            return true;
+        };
+        let was_read = !result.as_ref().is_err_and(|error| error.code == ErrorCode::BadDescriptor);
+        scratch.encoded.clear();
+        Answer { id, result }.encode(&mut scratch.encoded);
+        was_read
     }
 }
 
