@@ -343,6 +343,7 @@ impl Server {
     pub fn stop(&self) {
         let Some(running) = self.running.lock().take() else { return };
         self.core.stopping.store(true, Ordering::Release);
+        self.core.tenants.engines().for_each(|engine| engine.end_huge_pages());
         // Fails when the thread has ended already.
         let _ended_already = running.stop.send(true);
         join(running.control, "control");

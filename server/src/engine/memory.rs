@@ -190,6 +190,11 @@ impl Pool {
         }
     }
 
+    /// No region is put into huge pages any more.
+    pub(super) fn end_huge(&self) {
+        self.huge.end();
+    }
+
     fn region(&self, id: u32) -> &Region {
         match self.regions.get(id as usize).and_then(OnceLock::get) {
             Some(region) => region,

@@ -293,6 +293,11 @@ impl Engine {
         Some(region)
     }
 
+    /// Nobody is to wait for huge pages any more: the server ends.
+    pub(crate) fn end_huge_pages(&self) {
+        self.shared.pool.end_huge();
+    }
+
     /// This thread is unparked whenever a region was made. There is one such thread at most, the
     /// last that was named.
     pub fn unpark_at_growth(&self, thread: Option<Thread>) {
