@@ -1,4 +1,5 @@
-//! Entries: header, key, value; written once, never changed in place while live.
+//! Entries: header, key, value. What changes in place while an entry is live changes its checksum or
+//! append number too, and the state word is pending meanwhile.
 
 use super::addr::{LogAddr, UNIT_BYTES};
 use super::size_class;

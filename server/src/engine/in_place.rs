@@ -37,6 +37,9 @@ use super::table::{Refused, Table};
 /// entry.
 const FILLER: u64 = 3 << KIND_SHIFT | 0xFF;
 
+/// Longer parts of a value are not replaced where they lie: readers wait meanwhile.
+const PATCH_MAX_BYTES: usize = 1 << 10;
+
 /// Bytes of the filler that lies here, if it is one.
 pub(super) fn filler_bytes(at: Spot<'_>) -> Option<usize> {
     (at.load() == FILLER).then(|| at.plus(8).load() as usize)
@@ -68,7 +71,7 @@ impl Table {
     /// changed, and it has to be written anew, if at all.
     pub(super) fn patch(&self, key: &[u8], offset_bytes: u64, bytes: &[u8]) -> Option<u64> {
         // Where clients change state words an update is a compare-and-swap.
-        if self.is_cas() || bytes.is_empty() {
+        if self.is_cas() || bytes.is_empty() || bytes.len() > PATCH_MAX_BYTES {
             return None;
         }
         let found = self.find(key).ok()?;
@@ -83,6 +86,7 @@ impl Table {
         self.note_version(header.version);
         let at = self.shared.pool.at(hit.addr);
         publish::patch(at, hit.addr, &self.sums, &header, offset_bytes as usize, bytes);
+        self.log.note_appended(bytes.len());
         self.heat.note(found.hash);
         Some(header.version)
     }
