@@ -130,6 +130,91 @@ fn entries_that_are_written_over_longer_ones_are_whole_to_readers_and_to_the_cle
     }
 }
 
+/// Values about the length from which on they are large, in segments that they share: where the
+/// key lies changes with that length. What makes them longer may be refused.
+#[test]
+fn large_entries_that_are_written_over_in_shared_segments_are_found_beside_the_cleaner() {
+    for (cleaning, lens) in [
+        (Cleaning::Auto, [16_000, 16_384, 16_400, 17_000]),
+        (Cleaning::Aggressive, [16_000, 16_384, 16_400, 17_000]),
+        (Cleaning::Aggressive, [17_000, 20_000, 25_000, 28_000]),
+    ] {
+        let config = EngineConfig { segment_bytes: 64 << 10, ..small(4 << 20) };
+        let (engine, _) = engine(EngineConfig { cleaner_thread: true, cleaning, ..config });
+        let table = table(&engine);
+        let mut random = SmallRng::seed_from_u64(6);
+        let mut model = fill(&engine, &table, &mut random, (lens[0], lens[3]));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = {
+                let (engine, over, keys) = (&engine, &over, model.len());
+                scope.spawn(move || read_whole_ones(engine, over, keys, 7))
+            };
+            for round in 1..=8 * model.len() as u32 {
+                let n = random.random_range(0..model.len());
+                let len_bytes = lens[random.random_range(0..lens.len())];
+                match put(&table, n as u32, round, len_bytes) {
+                    Ok(_) => model[n] = (round, len_bytes),
+                    Err(error) => assert!(
+                        error.code == ErrorCode::OutOfMemory && len_bytes > model[n].1,
+                        "key {n}, round {round}: {error}"
+                    ),
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            println!("{} hits", reader.join().expect("a reader"));
+        });
+        check(&engine, &model);
+        let cleaning = engine.memory_status().cleaning;
+        assert!(cleaning.in_place_entries > 0, "{cleaning:?}");
+    }
+}
+
+/// What is left behind a long value that is written over by a shorter one is room at once, also
+/// within a quota.
+#[test]
+fn a_long_value_that_is_written_over_gives_back_what_is_left_of_it() {
+    const LONG: usize = 600_000;
+    const SHORT: usize = 150_000;
+    for quota_bytes in [0, 3 << 20] {
+        let (engine, _) = engine(config());
+        let options = TableOptions { quota_bytes, ..TableOptions::default() };
+        let info = engine.create_table("t", options).expect("table");
+        let table = engine.table(info.id).expect("by id");
+        let mut model = Model::new();
+        grow(&table, &mut model, LONG);
+        let long_ones = model.len();
+        assert!(long_ones > 3, "{model:?}");
+        // Until there is room for a short one neither to grow nor to replace.
+        grow(&table, &mut model, 2_000);
+        for n in 0..long_ones {
+            model[n] = (1, SHORT);
+            put(&table, n as u32, 1, SHORT).expect("it makes the store no fuller");
+        }
+        assert!(engine.memory_status().cleaning.in_place_entries > 0);
+        check(&engine, &model);
+        let more = grow(&table, &mut model, SHORT);
+        assert!(
+            more >= 2 * long_ones,
+            "{more} where {long_ones} went that were four times as long"
+        );
+        check(&engine, &model);
+    }
+}
+
+/// Puts more keys with values of this length until it is full, and says how many.
+fn grow(table: &Table, model: &mut Model, len_bytes: usize) -> usize {
+    let before = model.len();
+    let refused = loop {
+        match put(table, model.len() as u32, 0, len_bytes) {
+            Ok(_) => model.push((0, len_bytes)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code, ErrorCode::OutOfMemory, "{refused}");
+    model.len() - before
+}
+
 fn read_whole_ones(engine: &Engine, over: &AtomicBool, keys: usize, seed: u64) -> u64 {
     let reader = RawReader::open(engine, "t").expect("in the catalog");
     let mut random = SmallRng::seed_from_u64(seed);

@@ -37,10 +37,11 @@ pub(super) fn header_at(at: Spot<'_>) -> EntryHeader {
     EntryHeader::from_words(words)
 }
 
-/// The slot that points at `addr`, from the start of the segment at `base`.
+/// The slot of a key of this hash that points at `addr`, from the start of the segment at `base`.
 pub(super) fn slot_of(base: Spot<'_>, hash: KeyHash, addr: LogAddr) -> Option<usize> {
     let start = bucket_offset_bytes(hash.bucket());
-    let find = |line: &[u64]| line.iter().skip(1).position(|&word| Slot(word).addr() == Some(addr));
+    let is_it = |slot: Slot| slot.addr() == Some(addr) && slot.fingerprint() == hash.fingerprint();
+    let find = |line: &[u64]| line.iter().skip(1).position(|&word| is_it(Slot(word)));
     let words = base.plus(start).bucket();
     for (n, line) in words.chunks_exact(LINE_WORDS).enumerate() {
         if let Some(i) = find(line) {

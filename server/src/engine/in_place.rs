@@ -14,16 +14,18 @@
 //! not done while there is room.
 //!
 //! An entry that is longer than a log segment has a run of blocks to itself, which ends where it
-//! does. Behind any other one comes a *filler*, if it is shorter than the old one: who goes through
-//! a segment by the lengths of what lies there (the cleaner, without the key's lock) finds either
-//! the old length, or the new one and the filler.
-
-use std::sync::atomic::{Ordering, fence};
+//! does: the blocks behind a shorter one are free at once. In any other segment a *filler* comes
+//! behind the entry, if it is shorter than the old one, by which who goes through the segment finds
+//! the next entry. That is the cleaner, and it has no lock of a key whose hash it is about to
+//! learn: it keeps everybody from overwriting entries there while it looks at them
+//! ([`Overwriting`]). So it meets none that is half written, nor takes the key of one from where
+//! another one's begins.
 
 use onesided_fabric::Rights;
-use onesided_protocol::layout::entry::STATE_OFFSET;
-use onesided_protocol::layout::state::{KIND_SHIFT, State};
+use onesided_protocol::layout::state::KIND_SHIFT;
 use onesided_protocol::rpc::{ErrorCode, RpcError};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::bucket::Hit;
 use super::change::Change;
@@ -48,6 +50,24 @@ pub(super) fn filler_bytes(at: Spot<'_>) -> Option<usize> {
 fn fill(at: Spot<'_>, len_bytes: usize) {
     at.plus(8).store(len_bytes as u64);
     at.store(FILLER);
+}
+
+/// Who overwrites entries in segments that they share, and who looks at entries of these segments
+/// without the locks of their keys. Taken after the lock of an index segment, and none is taken
+/// after it.
+#[derive(Default)]
+pub(super) struct Overwriting(RwLock<()>);
+
+impl Overwriting {
+    /// Of an entry whose key the caller has locked: the others wait until it is written.
+    fn begin(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read()
+    }
+
+    /// Nobody overwrites entries until this is dropped.
+    pub(super) fn stop(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write()
+    }
 }
 
 impl From<RpcError> for Refused {
@@ -129,18 +149,17 @@ impl Table {
             return None;
         }
         let is_alone = pool.is_alone(hit.addr);
-        if is_alone {
-            // Whoever empties segments knows where they end, without the lock.
-            pool.pin(hit.addr)?;
-        } else if new_bytes < old_bytes {
-            at.plus(STATE_OFFSET).store(State::pending(0));
-            fill(at.plus(new_bytes), old_bytes - new_bytes);
-            // Before the new length.
-            fence(Ordering::Release);
-        }
+        let _overwriting = match is_alone {
+            // Whoever empties segments has pinned them.
+            true => pool.pin(hit.addr).map(|_| None)?,
+            false => Some(self.overwriting.begin()),
+        };
         let append_number = self.append_number(&header);
         let draft = Draft { header, append_number, key, value: change.value() };
         let pending = publish::write(at, hit.addr, &self.sums, &draft);
+        if !is_alone && new_bytes < old_bytes {
+            fill(at.plus(new_bytes), old_bytes - new_bytes);
+        }
         pending.overwrite(found.base.plus(hit.slot_bytes), found.hash.fingerprint());
         found.state.contents.sub(&hit.header);
         found.state.contents.add(&header);
@@ -156,11 +175,102 @@ impl Table {
         let pool = &self.shared.pool;
         if is_alone {
             let old_bytes = hit.header.padded_bytes();
-            pool.shorten_alone(hit.addr, old_bytes, old_bytes - less_bytes);
+            let new_bytes = old_bytes - less_bytes;
+            self.account.give(pool.shorten_alone(hit.addr, old_bytes, new_bytes));
             self.account.give(pool.unpin(hit.addr));
         } else if less_bytes > 0 {
             let freed_bytes = pool.sub(hit.addr, less_bytes);
             debug_assert_eq!(freed_bytes, 0, "the entry itself is live");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::thread::{Scope, ScopedJoinHandle, scope, sleep};
+    use std::time::Duration;
+
+    use onesided_fabric::Memory;
+    use onesided_protocol::control::TableOptions;
+    use onesided_protocol::layout::entry::EntryHeader;
+    use onesided_protocol::rpc::{Expect, Ttl};
+
+    use super::*;
+    use crate::clock::ServerClock;
+    use crate::engine::change::Decision;
+    use crate::engine::{Cleaning, Engine, EngineConfig};
+
+    /// Stores a value, and lets the engine be cleaned when it is about to be written.
+    struct BesideCleaning<'scope, 'env> {
+        value: Vec<u8>,
+        asked: Cell<usize>,
+        engine: &'env Engine,
+        scope: &'scope Scope<'scope, 'env>,
+        cleaner: Cell<Option<ScopedJoinHandle<'scope, bool>>>,
+    }
+
+    impl Change for BesideCleaning<'_, '_> {
+        fn decide(
+            &mut self,
+            _: Option<EntryHeader>,
+            _: Option<Spot<'_>>,
+        ) -> Result<Option<Decision>, RpcError> {
+            Ok(Some(Decision { ttl: Some(Ttl::Never), user_flags: None }))
+        }
+
+        fn value(&self) -> &[u8] {
+            self.asked.set(self.asked.get() + 1);
+            // First for the header.
+            if self.asked.get() == 2 {
+                let engine = self.engine;
+                let cleaner = self.scope.spawn(move || engine.clean());
+                // It may go as far as it gets; how far that is decides nothing.
+                (0..20).take_while(|_| !cleaner.is_finished()).for_each(|_| {
+                    sleep(Duration::from_millis(1));
+                });
+                self.cleaner.set(Some(cleaner));
+            }
+            &self.value
+        }
+    }
+
+    /// A cleaner that went on past the entry would leave it, and its segment, where they are.
+    #[test]
+    fn an_entry_that_is_being_overwritten_is_moved_by_who_cleans_meanwhile() {
+        let config = EngineConfig {
+            memory_bytes: 4 << 20,
+            segment_bytes: 64 << 10,
+            cleaning: Cleaning::Aggressive,
+            ..EngineConfig::default()
+        };
+        let memory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
+        let engine = Engine::new(config, memory, std::sync::Arc::new(ServerClock::default()))
+            .expect("engine");
+        let id = engine.create_table("t", TableOptions::default()).expect("table").id;
+        let table = engine.table(id).expect("by id");
+        for n in 0..9_u8 {
+            table.put(&[n], &[n; 20_000], Expect::Any, Ttl::Never, 0).expect("room");
+        }
+        let place = |n| table.find(&[n]).expect("table").probe.hit.expect("it is there").addr;
+        // Of both the segment is the oldest one; the second one is not large any more.
+        for (n, len_bytes) in [(0, 18_000), (3, 9_000)] {
+            let before = place(n);
+            let written = scope(|scope| {
+                let value = vec![n; len_bytes];
+                let (asked, cleaner) = (Cell::default(), Cell::default());
+                let engine = &engine;
+                let mut change = BesideCleaning { value, asked, engine, scope, cleaner };
+                let written = table.write_in_place(&[n], &mut change);
+                let cleaner = change.cleaner.take().expect("it was about to be written");
+                assert!(cleaner.join().expect("the cleaner"), "something was cleaned");
+                written
+            });
+            written.expect("it is shorter").expect("written");
+            assert_ne!(place(n), before, "key {n}");
+            assert_eq!(engine.shared.pool.live_bytes(before), 0, "the segment of key {n}");
+            let hit = table.find(&[n]).expect("table").probe.hit.expect("it is there");
+            assert_eq!(hit.header.value_len as usize, len_bytes);
         }
     }
 }

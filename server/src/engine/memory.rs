@@ -420,12 +420,18 @@ impl Pool {
     }
 
     /// The entry that has the run at `addr` to itself, and that the caller has pinned, is shorter
-    /// than it was.
-    pub(super) fn shorten_alone(&self, addr: LogAddr, old_bytes: usize, new_bytes: usize) {
+    /// than it was. Gives the bytes of the blocks behind it, which became free by it, or 0.
+    #[must_use]
+    pub(super) fn shorten_alone(&self, addr: LogAddr, old_bytes: usize, new_bytes: usize) -> usize {
         let block = self.block_of(addr);
         block.set_used(new_bytes);
-        let free = block.sub(old_bytes - new_bytes);
-        debug_assert!(!free, "the run at {addr:?} is pinned");
+        let is_free = block.sub(old_bytes - new_bytes);
+        debug_assert!(!is_free, "the run at {addr:?} is pinned");
+        let start = self.run_start(addr);
+        let mut free = self.free.lock();
+        let (old, new) = (block.run(), self.blocks_for(new_bytes));
+        block.set_run(new);
+        self.free_blocks(&mut free, addr.region(), start + new..start + old)
     }
 
     /// A pinned segment is of this part from now on, and the newest, without being copied.
@@ -492,12 +498,19 @@ impl Pool {
         let index = self.run_start(addr);
         let mut free = self.free.lock();
         let run = region.blocks[index].run();
-        for i in index..index + run {
+        self.free_blocks(&mut free, addr.region(), index..index + run)
+    }
+
+    /// These blocks of a region are free from now on. Gives their bytes.
+    fn free_blocks(&self, free: &mut FreeBlocks, id: u32, blocks: Range<usize>) -> usize {
+        let region = self.region(id);
+        let bytes = blocks.len() * self.block_bytes;
+        for i in blocks {
             region.blocks[i].free();
-            free.of_mut(region.rights).numbers.insert(self.number(addr.region(), i));
+            free.of_mut(region.rights).numbers.insert(self.number(id, i));
         }
-        self.note_levels(&free);
-        run * self.block_bytes
+        self.note_levels(free);
+        bytes
     }
 
     /// All regions that are not retired, with their ids.

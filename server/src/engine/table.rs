@@ -25,6 +25,7 @@ use super::clean::Effort;
 use super::evict::Part;
 use super::expire::ExpiryRound;
 use super::heat::TableHeat;
+use super::in_place::Overwriting;
 use super::index::{Index, Segment, SegmentState};
 use super::log::{Log, Putter};
 use super::order::Order;
@@ -69,6 +70,7 @@ pub struct Table {
     pub(super) order: Option<Order>,
     /// What is written.
     pub(super) log: Log,
+    pub(super) overwriting: Overwriting,
     /// What the cleaner copies: it has lived long, and will longer than what is written now.
     pub(super) kept: Log,
     /// Cells of its counters.
@@ -163,6 +165,7 @@ impl Table {
             index,
             order: options.ordered.then(|| Order::new(id)),
             log: Log::of(Part::Fresh, rights),
+            overwriting: Overwriting::default(),
             kept: Log::of(Part::Kept, rights),
             cells: Cells::default(),
             heat,

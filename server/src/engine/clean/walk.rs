@@ -83,6 +83,7 @@ impl Walk {
         }
         batch.entries.clear();
         let mut next_bytes = self.next_bytes;
+        let still = table.overwriting.stop();
         while batch.entries.len() < BATCH && next_bytes < self.used_bytes {
             let offset = self.segment.offset_bytes() + next_bytes;
             let addr = LogAddr::new(self.segment.region(), offset);
@@ -104,6 +105,7 @@ impl Walk {
                 batch.entries.push((addr, hash));
             }
         }
+        drop(still);
         for &(addr, hash) in &batch.entries {
             let buffers = (&mut batch.key, &mut batch.value);
             self.stays |= table.evacuate(addr, hash, self.evicts, buffers)? == Moved::No;
@@ -217,5 +219,43 @@ impl Table {
     /// Whether an entry that cannot be copied goes. Not where cleaning is not for room.
     fn loses_for_room(&self) -> bool {
         self.may_lose(1, 0) && self.shared.cleaner.mode != Cleaning::Aggressive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use onesided_fabric::Memory;
+    use onesided_protocol::control::TableOptions;
+    use onesided_protocol::rpc::{Expect, Ttl};
+
+    use super::*;
+    use crate::clock::ServerClock;
+    use crate::engine::{Engine, EngineConfig};
+
+    #[test]
+    fn an_entry_that_is_looked_for_by_another_keys_hash_keeps_its_slot() {
+        let config = EngineConfig { memory_bytes: 4 << 20, ..EngineConfig::default() };
+        let memory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
+        let engine = Engine::new(config, memory, Arc::new(ServerClock::default())).expect("engine");
+        let id = engine.create_table("t", TableOptions::default()).expect("table").id;
+        let table = engine.table(id).expect("by id");
+        let hash = |n: u32| KeyHash::of(table.index.hash_seed, &n.to_le_bytes());
+        let other = |n: &u32| {
+            let (own, other) = (hash(0), hash(*n));
+            own.bucket() == other.bucket() && own.fingerprint() != other.fingerprint()
+        };
+        let other = (1..).find(other).expect("one of a few hundred keys");
+        table.put(&0_u32.to_le_bytes(), b"value", Expect::Any, Ttl::Never, 0).expect("room");
+        let hit = || table.find(&0_u32.to_le_bytes()).expect("table").probe.hit;
+        let addr = hit().expect("it is there").addr;
+        let mut batch = Batch::default();
+        for (n, moves) in [(other, false), (0, true)] {
+            let buffers = (&mut batch.key, &mut batch.value);
+            let moved = table.evacuate(addr, hash(n), None, buffers).expect("room");
+            assert!(moved == Moved::Yes, "it is not kept");
+            assert_eq!(hit().expect("it is there").addr != addr, moves);
+        }
     }
 }
