@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::clock::ServerClock;
     use crate::engine::change::Decision;
-    use crate::engine::{Cleaning, Engine, EngineConfig};
+    use crate::engine::{Cleaning, Engine, EngineConfig, MakeMemory};
 
     /// Stores a value, and lets the engine be cleaned when it is about to be written.
     struct BesideCleaning<'scope, 'env> {
@@ -244,7 +244,7 @@ mod tests {
             cleaning: Cleaning::Aggressive,
             ..EngineConfig::default()
         };
-        let memory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
+        let memory: MakeMemory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
         let engine = Engine::new(config, memory, std::sync::Arc::new(ServerClock::default()))
             .expect("engine");
         let id = engine.create_table("t", TableOptions::default()).expect("table").id;

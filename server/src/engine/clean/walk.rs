@@ -232,12 +232,12 @@ mod tests {
 
     use super::*;
     use crate::clock::ServerClock;
-    use crate::engine::{Engine, EngineConfig};
+    use crate::engine::{Engine, EngineConfig, MakeMemory};
 
     #[test]
     fn an_entry_that_is_looked_for_by_another_keys_hash_keeps_its_slot() {
         let config = EngineConfig { memory_bytes: 4 << 20, ..EngineConfig::default() };
-        let memory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
+        let memory: MakeMemory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
         let engine = Engine::new(config, memory, Arc::new(ServerClock::default())).expect("engine");
         let id = engine.create_table("t", TableOptions::default()).expect("table").id;
         let table = engine.table(id).expect("by id");
