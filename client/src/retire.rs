@@ -39,7 +39,9 @@ enum Stage {
         under_way: UnderWay,
         not_before: Option<Instant>,
     },
-    /// READs whose operations were given up may be under way.
+    /// What they left behind is to be posted before the memory may go.
+    Commits,
+    /// READs whose operations were given up may be under way, and what commits entries.
     Reads(Vec<u64>),
     Over,
 }
@@ -74,11 +76,14 @@ impl Retirement {
             && not_before.is_none_or(|at| Instant::now() >= at)
             && under_way.is_over()
         {
-            // What they left behind is posted before the memory may go.
-            self.connection.commit_now();
+            self.stage = Stage::Commits;
+        }
+        if matches!(self.stage, Stage::Commits) && self.connection.commit_and_read_behind() {
             self.stage = Stage::Reads(self.connection.reads_under_way());
         }
         if let Stage::Reads(reads) = &mut self.stage {
+            // Perhaps nobody else waits for completions.
+            self.connection.dispatch();
             reads.retain(|&read| self.connection.is_under_way(read));
             if reads.is_empty() {
                 // What began before may have learnt of it once more.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use onesided_fabric::sim::{Options, Pair, World};
 use onesided_fabric::{
-    BufferPool, Completion, CompletionQueue, Endpoint, Memory, Opcode, Outcome, PostError,
-    RegionId, RemoteAddr, Rights, Wait, WorkError, WorkRequest,
+    AccessError, Buffer, BufferPool, Completion, CompletionQueue, Endpoint, Memory, Opcode,
+    Outcome, PostError, RegionId, RemoteAddr, Rights, Wait, WorkError, WorkRequest,
 };
 
 const WORDS: usize = 64;
@@ -262,5 +262,36 @@ fn waiting_runs_the_world_and_its_driver() {
         assert_eq!(setup.pair.client_cq.wait(Duration::from_millis(5)), Wait::TimedOut);
         assert!(setup.world.now_ns() - before_ns >= 5_000_000, "seed {seed}");
         setup.world.dismantle();
+    }
+}
+
+#[test]
+fn nothing_that_was_posted_reaches_memory_that_was_revoked() {
+    let from = |setup: &Setup| setup.pool.copy_of(&7u64.to_le_bytes());
+    type Op = fn(&Setup, Buffer) -> Opcode;
+    let ops: [Op; 4] = [
+        |setup, _| Opcode::Read { remote: at(0), into: setup.pool.get(8) },
+        |_, from| Opcode::Write { remote: at(0), from },
+        |_, _| Opcode::CompareSwap { remote: at(0), expected: 0, new: 7 },
+        |_, _| Opcode::FetchAdd { remote: at(0), add: 7 },
+    ];
+    for (op, detaches) in ops.into_iter().flat_map(|op| [(op, false), (op, true)]) {
+        let setup = Setup::new(1, Options::default());
+        let op = op(&setup, from(&setup));
+        // Not signalled: who posted it is told of its failure all the same.
+        setup.post([WorkRequest { id: 9, signaled: false, op }]).unwrap();
+        if detaches {
+            setup.pair.client.detach(REGION);
+        }
+        setup.world.revoke(REGION);
+        setup.world.settle();
+        let why = WorkError::Access(AccessError::NotAttached(REGION.0));
+        let is_told = |c: &Completion| match &c.outcome {
+            Outcome::Failed(error, _) => c.id == 9 && *error == why,
+            _ => false,
+        };
+        let told = setup.poll();
+        assert!(told.iter().any(is_told), "{told:?}");
+        assert_eq!(setup.memory.load(0).unwrap(), 0);
     }
 }

@@ -27,6 +27,8 @@ const QUIET_LOOKS: u32 = 16;
 pub(crate) struct Swaps {
     first: [Option<Swap>; TOGETHER],
     len: usize,
+    /// So many of them, the oldest, were there at the reactor's last look.
+    found: usize,
 }
 
 impl Swaps {
@@ -45,11 +47,17 @@ impl Swaps {
         let taken = self.first[place].take();
         self.first[place..].rotate_left(1);
         self.len -= 1;
+        self.found -= usize::from(place < self.found);
         taken
     }
 
     fn is_full(&self) -> bool {
         self.len == TOGETHER
+    }
+
+    /// The place of the last one.
+    fn last(&self) -> Option<RemoteAddr> {
+        self.iter().last().map(|swap| swap.at)
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = Swap> {
@@ -61,6 +69,9 @@ impl Swaps {
 #[derive(Default)]
 pub(super) struct Commits {
     waiting: Swaps,
+    /// Where the last one of those was swapped that were posted without anything behind them that
+    /// is waited for.
+    unheard: Option<RemoteAddr>,
     /// When the last update began.
     last_at: Option<Instant>,
     /// Something has come to wait since the last look.
@@ -102,15 +113,16 @@ impl Commits {
         }
     }
 
-    /// What the reactor has to post now, and whether it has to look again.
+    /// What the reactor has to post now, and whether it has to look again. The oldest one decides:
+    /// others may come and go at each look.
     fn look(&mut self) -> (Swaps, bool) {
-        if std::mem::take(&mut self.is_new) {
-            self.quiet_looks = 0;
-            return (Swaps::default(), true);
-        }
-        self.quiet_looks += 1;
+        self.quiet_looks = if std::mem::take(&mut self.is_new) { 0 } else { self.quiet_looks + 1 };
         self.is_watched &= self.quiet_looks < QUIET_LOOKS;
-        (std::mem::take(&mut self.waiting), self.is_watched)
+        if self.waiting.found > 0 {
+            return (std::mem::take(&mut self.waiting), self.is_watched);
+        }
+        self.waiting.found = self.waiting.len;
+        (Swaps::default(), self.is_watched)
     }
 }
 
@@ -122,16 +134,27 @@ impl Connection {
         let mut commits = self.commits.lock();
         if !commits.may_wait(begun, ticker.has_thread()) {
             drop(commits);
-            self.swap_unheard(swap);
-            return;
+            return self.commit_at_once(swap);
         }
         let before = commits.wait(swap);
         let is_watched = std::mem::replace(&mut commits.is_watched, true);
+        self.post_commits(&mut commits, before);
         drop(commits);
-        self.swap_all_unheard(before);
         if !is_watched {
             ticker.kick();
         }
+    }
+
+    /// As [`Self::commit`], now.
+    pub(crate) fn commit_at_once(&self, swap: Swap) {
+        let mut commits = self.commits.lock();
+        commits.unheard = Some(swap.at);
+        self.swap_unheard(swap);
+    }
+
+    fn post_commits(&self, commits: &mut Commits, swaps: Swaps) {
+        commits.unheard = swaps.last().or(commits.unheard);
+        self.swap_all_unheard(swaps);
     }
 
     /// For an update that expects `expected` of the word at `at`: what it takes along and posts
@@ -143,8 +166,24 @@ impl Connection {
 
     /// Posts what waits to be committed, so that what is posted behind it finds it done.
     pub(crate) fn commit_now(&self) {
-        let waiting = std::mem::take(&mut self.commits.lock().waiting);
-        self.swap_all_unheard(waiting);
+        let mut commits = self.commits.lock();
+        let waiting = std::mem::take(&mut commits.waiting);
+        // Locked until it is posted: who retires memory waits for operations, and this may be
+        // outside of one. Nothing is ever taken out and not posted yet when the lock is free.
+        self.post_commits(&mut commits, waiting);
+    }
+
+    /// As [`Self::commit_now`], and behind all that was posted to commit something, if nothing is
+    /// that is waited for, a READ: when it has completed, all of that has. `false`: it could not
+    /// be posted just now.
+    pub(crate) fn commit_and_read_behind(&self) -> bool {
+        self.commit_now();
+        let mut commits = self.commits.lock();
+        let Some(at) = commits.unheard else { return true };
+        if !self.is_alive() || self.read_unheard(at) {
+            commits.unheard = None;
+        }
+        commits.unheard.is_none()
     }
 
     /// For the reactor, and simulations, which have none: when to look again, as long as that is to
@@ -155,8 +194,8 @@ impl Connection {
             return None;
         }
         let (swaps, again) = commits.look();
-        // Locked: this is no operation that whoever retires memory would wait for.
-        self.swap_all_unheard(swaps);
+        // Locked: see above.
+        self.post_commits(&mut commits, swaps);
         again.then_some(LOOK_EVERY)
     }
 
@@ -209,6 +248,23 @@ mod tests {
         assert_eq!(looks[0], (vec![4], true));
         assert_eq!(looks.iter().filter(|look| !look.1).count(), 1);
         assert!(!commits.is_watched);
+    }
+
+    #[test]
+    fn the_oldest_is_posted_after_two_looks_whatever_comes_and_goes_behind_it() {
+        let at = swap(0).at;
+        let mut commits = Commits { is_watched: true, ..Commits::default() };
+        commits.wait(swap(2));
+        let mut posted = Vec::new();
+        // Another key's entry is replaced all the time, by updates that take its commit along.
+        for n in 3..7 {
+            commits.wait(swap(n));
+            let (swaps, again) = commits.look();
+            assert!(again);
+            posted.push(news(swaps));
+            commits.join(at, n);
+        }
+        assert_eq!(posted, [vec![], vec![2, 4], vec![], vec![]]);
     }
 
     #[test]

@@ -61,6 +61,21 @@ impl Connection {
         self.read_into(remote, self.shared.pool.get(len_bytes)).await
     }
 
+    /// READs a word that nobody wants: see [`Self::reads_under_way`]. `false`: there is no room for
+    /// it just now.
+    pub(super) fn read_unheard(&self, remote: RemoteAddr) -> bool {
+        let Ok(slot) = self.slots.permits.try_acquire() else { return false };
+        slot.forget();
+        let by = Deadline::after("read", self.options().operation_timeout);
+        // Dropped, it leaves its slot to the completion.
+        let Ok(mut waiter) = self.register(1, false, None, by) else { return false };
+        let op = Opcode::Read { remote, into: self.shared.pool.get(size_of::<u64>()) };
+        let request = WorkRequest { id: waiter.id, signaled: true, op };
+        let posted = matches!(self.post_now(request), Ok(None));
+        waiter.unposted = u32::from(!posted);
+        posted
+    }
+
     fn read_error(&self, error: CallError, by: Deadline) -> Error {
         match error {
             CallError::Lost { .. } => self.lost_error(),

@@ -306,7 +306,7 @@ impl Update<'_> {
         if holds(Rule::FinishByCas) {
             let swap = Swap { at, expected: words.pending, new: words.committed };
             match is_contended {
-                true => _ = connection.swap_unheard(swap),
+                true => connection.commit_at_once(swap),
                 false => connection.commit(swap, self.by.at),
             }
         } else {

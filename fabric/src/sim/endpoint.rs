@@ -72,6 +72,17 @@ fn words(attached: &Regions, remote: RemoteAddr, buffer: Buffer, writes: bool) -
     }
 }
 
+/// Of the peer, that a request READs or changes.
+fn region_of(op: &Opcode) -> Option<RegionId> {
+    match op {
+        Opcode::Read { remote, .. }
+        | Opcode::Write { remote, .. }
+        | Opcode::CompareSwap { remote, .. }
+        | Opcode::FetchAdd { remote, .. } => Some(remote.region),
+        Opcode::Send { .. } => None,
+    }
+}
+
 fn work_of(attached: &Regions, op: Opcode) -> Work {
     let found = |r: Result<_, AccessError>| r.map_err(|error| Work::Faulty(error, None));
     match op {
@@ -120,11 +131,12 @@ impl State {
                 return Err(PostError::Full);
             }
             let Some(WorkRequest { id, signaled, op }) = chain.pop_front() else { return Ok(()) };
+            let region = region_of(&op);
             let work = self.begin(at, options, op);
             let seq = self.next_seq;
             self.next_seq += 1;
             self.note(8, at, seq);
-            self.side(at).posted.push_back(Op { seq, id, signaled, work });
+            self.side(at).posted.push_back(Op { seq, id, signaled, region, work });
         }
     }
 

@@ -88,6 +88,8 @@ pub(super) struct Op {
     pub(super) seq: u64,
     pub(super) id: u64,
     pub(super) signaled: bool,
+    /// Of the peer, that it READs or changes.
+    pub(super) region: Option<RegionId>,
     pub(super) work: Work,
 }
 
@@ -200,24 +202,22 @@ impl State {
         self.queues[queue].ready.push_back(Item { at, id, what });
     }
 
-    /// The memory of a region can be reached by nobody any more: requests that do are faulty.
+    /// The memory of a region can be reached by nobody any more: requests that do are faulty, also
+    /// those of who has detached it since.
     pub(super) fn revoke(&mut self, region: RegionId) {
-        let mut failed = 0;
+        let revoked = AccessError::NotAttached(region.0);
         for side in self.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
             side.offers.remove(&region);
-            let Some((memory, _)) = side.attached.remove(&region) else { continue };
-            let revoked = AccessError::NotAttached(region.0);
-            for op in &mut side.posted {
-                if let Work::Read(words) = &mut op.work
-                    && Arc::ptr_eq(&words.memory, &memory)
-                {
-                    failed += 1;
-                    let buffer = std::mem::take(&mut words.buffer);
-                    op.work = Work::Faulty(revoked, Some(buffer));
+            side.attached.remove(&region);
+            for op in side.posted.iter_mut().filter(|op| op.region == Some(region)) {
+                if matches!(op.work, Work::Done(_) | Work::Faulty(..)) {
+                    continue;
                 }
+                self.reads -= usize::from(matches!(op.work, Work::Read(_)));
+                let work = std::mem::replace(&mut op.work, Work::Faulty(revoked, None));
+                op.work = Work::Faulty(revoked, work.into_buffer());
             }
         }
-        self.reads -= failed;
     }
 
     /// Two sides on two queues; returns the number of the connection.

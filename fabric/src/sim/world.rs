@@ -208,8 +208,8 @@ impl World {
         }
     }
 
-    /// An owner takes memory away, as a device that no longer knows a registration: READs of it
-    /// fail on every connection, those that are under way too.
+    /// An owner takes memory away, as a device that no longer knows a registration: what READs or
+    /// changes it fails on every connection, what is under way, too.
     pub fn revoke(&self, region: RegionId) {
         self.state.lock().revoke(region);
     }
