@@ -187,8 +187,8 @@ fn a_long_value_that_is_written_over_gives_back_what_is_left_of_it() {
         assert!(long_ones > 3, "{model:?}");
         // Until there is room for a short one neither to grow nor to replace.
         grow(&table, &mut model, 2_000);
-        for n in 0..long_ones {
-            model[n] = (1, SHORT);
+        for (n, known) in model.iter_mut().enumerate().take(long_ones) {
+            *known = (1, SHORT);
             put(&table, n as u32, 1, SHORT).expect("it makes the store no fuller");
         }
         assert!(engine.memory_status().cleaning.in_place_entries > 0);

@@ -19,6 +19,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
@@ -74,6 +75,8 @@ pub(super) fn write<'a>(
         let committed = State::committed(checksum);
         let first = if holds(Rule::Pending) { State::pending(checksum) } else { committed };
         at.plus(STATE_OFFSET).store(first);
+        // Where this is written over an entry: who sees anything new sees that it is pending.
+        fence(Ordering::Release);
         // The value first, then what says whose it is.
         let key_end = draft.header.value_offset() / 8 * 8;
         if draft.header.is_large() {
@@ -108,6 +111,7 @@ pub(super) fn patch(
         let committed = State::committed(checksum);
         let first = if holds(Rule::Pending) { State::pending(checksum) } else { committed };
         at.plus(STATE_OFFSET).store(first);
+        fence(Ordering::Release);
         // Whole words are stored faster than edges, and entries are made of them.
         let words = from / 8 * 8..to.next_multiple_of(8);
         at.plus(words.start).write(&entry[words]);
