@@ -82,11 +82,40 @@ fn is_noticed(rule: Rule) {
     panic!("{rule:?} off, and nothing was noticed in {WEAKENED_SEEDS} seeds");
 }
 
-/// One key, one client that updates it and dies after so many steps of the network, others that
+/// Enough that entries wait to be committed until an update of one more takes four along.
+const KEYS: usize = 6;
+/// Updates of a client until so many wait, at most: its leases end, and then none does.
+const UPDATES_MAX: usize = 60;
+
+/// Client 0 inserts all keys, leases, and knows the entries; of all but the first one it updates
+/// some. Whether its next update takes along what commits those.
+fn prepare(sim: &Sim) -> bool {
+    let put = |key| {
+        sim.begin(0, sim.put(key, Expect::Any, 0));
+        sim.settle();
+    };
+    (0..3).for_each(|_| put(0));
+    (1..KEYS).for_each(put);
+    for number in 0..UPDATES_MAX {
+        // By then the commit of key 0 waits no more.
+        let is_enough = number >= 2 * KEYS;
+        if is_enough && (sim.has_batch(0) || !sim.plan.commits_wait) {
+            break;
+        }
+        put(1 + number % (KEYS - 1));
+    }
+    sim.has_batch(0)
+}
+
+fn all_keys() -> Call {
+    Call::Get((0..KEYS).collect())
+}
+
+/// Some keys, one client that updates one of them and dies after so many steps of the network, others that
 /// read and update it. `true`: the update was over before.
-fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
+fn dies_after(steps: u64, seed: u64, batches: &mut u64) -> Result<bool, Failure> {
     let plan = Plan {
-        keys: 1,
+        keys: KEYS,
         clients: 3,
         mutations: 0,
         pause_per_mille: 0,
@@ -107,17 +136,17 @@ fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
         sim.begin(client, sim.put(0, Expect::Any, 0));
         sim.settle();
     };
-    // The first one inserts, the second one leases.
-    (0..3).for_each(|_| put(0));
+    let has_batch = prepare(&sim);
     sim.begin(0, sim.put(0, Expect::Any, 0));
     for _ in 0..steps {
         sim.network_goes_on();
         sim.server_goes_on();
     }
     let is_over = !sim.busy();
+    *batches += u64::from(has_batch && !sim.has_batch(0));
     sim.kill(0);
     let get = |client| {
-        sim.begin(client, Call::Get(vec![0]));
+        sim.begin(client, all_keys());
         sim.settle();
     };
     get(1);
@@ -136,14 +165,18 @@ fn dies_after(steps: u64, seed: u64) -> Result<bool, Failure> {
 
 #[test]
 fn a_client_may_die_between_any_two_of_its_steps() {
+    let mut batches = 0;
     for seed in 0..12 {
         let mut steps = 0;
-        while !dies_after(steps, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}")) {
+        while !dies_after(steps, seed, &mut batches)
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"))
+        {
             steps += 1;
             assert!(steps < 5_000, "seed {seed}: an update has no end");
         }
         assert!(steps >= 5, "seed {seed}: {steps} steps");
     }
+    assert!(batches > 50, "{batches} updates took along what commits others");
 }
 
 /// What happens between the end of a connection and the next one.
@@ -156,17 +189,17 @@ enum Meanwhile {
     LeaseEnds,
 }
 
-/// The connection of a client that updates one key breaks after so many steps of the network; the
+/// The connection of a client that updates a key breaks after so many steps of the network; the
 /// next one is of the same session, or of another one. `true`: the update was over before.
 fn breaks_after(
     steps: u64,
     seed: u64,
     meanwhile: Meanwhile,
     resumed: bool,
-    doubts: &mut Doubts,
+    (doubts, batches): (&mut Doubts, &mut u64),
 ) -> Result<bool, Failure> {
     let mut plan = Plan {
-        keys: 1,
+        keys: KEYS,
         clients: 3,
         mutations: 0,
         pause_per_mille: 0,
@@ -183,11 +216,11 @@ fn breaks_after(
     let sim = Sim::new(plan);
     let _entered = Entered::new(&sim);
     let put = |client| sim.begin(client, sim.put(0, Expect::Any, 0));
-    // Inserts, leases, and knows the entry.
-    (0..3).for_each(|_| (put(0), sim.settle()).1);
+    let has_batch = prepare(&sim);
     put(0);
     (0..steps).for_each(|_| sim.network_goes_on());
     let is_over = !sim.busy();
+    *batches += u64::from(has_batch && !sim.has_batch(0));
     sim.apart.set(true);
     sim.sever(0);
     match meanwhile {
@@ -206,7 +239,7 @@ fn breaks_after(
     sim.apart.set(false);
     sim.settle();
     for client in [0, 1, 2] {
-        sim.begin(client, Call::Get(vec![0]));
+        sim.begin(client, all_keys());
         sim.settle();
         put(client);
         sim.settle();
@@ -223,12 +256,14 @@ fn breaks_after(
 #[test]
 fn a_connection_may_break_between_any_two_steps_of_an_update() {
     use Meanwhile::{Clean, Delete, LeaseEnds, Nothing, Update};
+    let mut batches = 0;
     for resumed in [true, false] {
         for meanwhile in [Nothing, Update, Delete, Clean, LeaseEnds] {
             let mut all = Doubts::default();
             for seed in 0..4 {
-                let breaks = |steps, all: &mut Doubts| {
-                    breaks_after(steps, seed, meanwhile, resumed, all).unwrap_or_else(|failure| {
+                let mut breaks = |steps, all: &mut Doubts| {
+                    let of = (all, &mut batches);
+                    breaks_after(steps, seed, meanwhile, resumed, of).unwrap_or_else(|failure| {
                         panic!("{meanwhile:?}, seed {seed}, {steps} steps: {failure}")
                     })
                 };
@@ -251,6 +286,7 @@ fn a_connection_may_break_between_any_two_steps_of_an_update() {
             }
         }
     }
+    assert!(batches > 50, "{batches} updates took along what commits others");
 }
 
 #[test]

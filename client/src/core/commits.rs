@@ -199,6 +199,11 @@ impl Connection {
         again.then_some(LOOK_EVERY)
     }
 
+    /// Whether so many wait that the next update takes them along, for simulations.
+    pub fn has_commits_for_the_next(&self) -> bool {
+        self.commits.lock().waiting.is_full()
+    }
+
     /// For simulations, where nothing is posted by itself: entries are committed with the next
     /// updates, and the last ones never.
     pub fn commit_with_the_next(&self) {

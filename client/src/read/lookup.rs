@@ -9,6 +9,7 @@ use onesided_protocol::layout::entry::{
 };
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
+use onesided_protocol::layout::state::State;
 use onesided_protocol::limits::{HOPS_MAX, ROUNDS_MAX};
 use onesided_protocol::rules::{Rule, holds};
 use zerocopy::IntoBytes;
@@ -52,6 +53,8 @@ enum Round {
     },
     /// The bucket gave only valid entries of other keys.
     Collision,
+    /// It gave an entry that is not committed yet.
+    Pending,
 }
 
 /// What one slot led to.
@@ -65,6 +68,8 @@ enum Followed {
     OtherKey,
     Dead,
     Unproven,
+    /// Its state word says that it is not committed yet, or what was there before is not.
+    Pending,
     /// Replaced more often than is followed.
     TooFar,
 }
@@ -78,7 +83,7 @@ pub(crate) async fn lookup(
     target: &mut Target<'_, '_>,
 ) -> Result<Outcome, Error> {
     let hash = view.hash(key);
-    let mut collisions = 0;
+    let (mut collisions, mut pending) = (0, 0);
     let mut looked = false;
     for round in 0..ROUNDS_MAX {
         if looked {
@@ -101,8 +106,10 @@ pub(crate) async fn lookup(
             // It is no proof of a miss: the slot of this very key may have been replaced by one
             // of the other meanwhile.
             Round::Collision => collisions += 1,
+            // Its writer may take as long as it wants, and the server commits it when asked.
+            Round::Pending => pending += 1,
         }
-        if collisions == 2 {
+        if collisions == 2 || pending == 2 {
             break;
         }
     }
@@ -113,6 +120,11 @@ pub(crate) async fn lookup(
 #[inline]
 pub(super) fn bytes_of<'i>(image: &'i [u8], header: &EntryHeader) -> &'i [u8] {
     &image[header.value_offset()..header.len_bytes()]
+}
+
+/// Whether the state word says so, which comes first.
+fn is_pending(entry: &[u64]) -> bool {
+    entry.first().is_some_and(|word| matches!(State::decode(*word), State::Pending(1..)))
 }
 
 struct Search<'a> {
@@ -177,7 +189,7 @@ impl Search<'_> {
         bucket: &Bucket,
         target: &mut Target<'_, '_>,
     ) -> Result<Round, Error> {
-        let mut only_other_keys = true;
+        let (mut only_other_keys, mut is_pending) = (true, false);
         for &slot in candidates {
             let done = match self.follow(slot, bucket.fresh, target).await? {
                 Followed::Hit(meta) => Outcome::Hit(meta),
@@ -188,7 +200,11 @@ impl Search<'_> {
                 Followed::OtherKey => continue,
                 // Where clients update, slots lag: the server repairs this one when it is asked.
                 Followed::TooFar if bucket.fresh => Outcome::AskServer,
-                Followed::Dead | Followed::Unproven | Followed::TooFar => {
+                followed @ (Followed::Dead
+                | Followed::Unproven
+                | Followed::Pending
+                | Followed::TooFar) => {
+                    is_pending |= matches!(followed, Followed::Pending);
                     only_other_keys = false;
                     continue;
                 }
@@ -199,7 +215,7 @@ impl Search<'_> {
         if bucket.fresh && only_other_keys && !refresh {
             return Ok(Round::Collision);
         }
-        Ok(Round::Again { refresh })
+        Ok(if is_pending && !refresh { Round::Pending } else { Round::Again { refresh } })
     }
 
     /// READs the entry that a slot points at, and those it was replaced by.
@@ -232,6 +248,9 @@ impl Search<'_> {
                 Verdict::Forwarded(of, to) => (class, next) = (of, Some(to)),
                 Verdict::OtherKey => return Ok(Followed::OtherKey),
                 Verdict::Dead => return Ok(Followed::Dead),
+                Verdict::Unproven if is_pending(&words) => {
+                    return Ok(Followed::Pending);
+                }
                 Verdict::Unproven => {
                     self.io.counts.add(Counter::ChecksumFailures, 1);
                     break;

@@ -195,6 +195,11 @@ impl SimClient {
         }
     }
 
+    /// What it has to commit goes along with its next update.
+    pub fn has_batch(&self) -> bool {
+        self.connection.has_commits_for_the_next()
+    }
+
     /// The server has retired memory.
     pub fn retire(&self, epoch: u64, retired: &[Retired]) -> Retirement {
         self.table.retire(&self.connection, epoch, retired.to_vec())

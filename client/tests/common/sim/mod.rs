@@ -381,6 +381,11 @@ impl Sim {
         self.clients.borrow()[client].is_busy()
     }
 
+    /// Whether what a client has to commit goes along with its next update.
+    pub fn has_batch(&self, client: usize) -> bool {
+        self.clients.borrow()[client].has_batch()
+    }
+
     /// Lets the call of one client end.
     pub fn settle_one(&self, client: usize) {
         while self.is_busy(client) {
