@@ -284,7 +284,7 @@ fn nothing_that_was_posted_reaches_memory_that_was_revoked() {
             setup.pair.client.detach(REGION);
         }
         setup.world.revoke(REGION);
-        setup.world.settle();
+        assert!(setup.world.settle(1_000));
         let why = WorkError::Access(AccessError::NotAttached(REGION.0));
         let is_told = |c: &Completion| match &c.outcome {
             Outcome::Failed(error, _) => c.id == 9 && *error == why,
