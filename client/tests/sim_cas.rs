@@ -111,8 +111,8 @@ fn all_keys() -> Call {
     Call::Get((0..KEYS).collect())
 }
 
-/// Some keys, one client that updates one of them and dies after so many steps of the network, others that
-/// read and update it. `true`: the update was over before.
+/// Some keys, one client that updates one of them and dies after so many steps of the network,
+/// others that read and update it. `true`: the update was over before.
 fn dies_after(steps: u64, seed: u64, batches: &mut u64) -> Result<bool, Failure> {
     let plan = Plan {
         keys: KEYS,

@@ -1,5 +1,5 @@
-//! Entries: header, key, value. What changes in place while an entry is live changes its checksum or
-//! append number too, and the state word is pending meanwhile.
+//! Entries: header, key, value. What changes in place while an entry is live changes its checksum
+//! or append number too, and the state word is pending meanwhile.
 
 use super::addr::{LogAddr, UNIT_BYTES};
 use super::size_class;

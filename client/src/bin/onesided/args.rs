@@ -317,7 +317,7 @@ Options of a table, after a colon, separated by commas:
 /// `tables`.
 #[derive(Args, Debug)]
 pub(crate) struct TablesArgs {
-    /// With the list: where the memory of each is, and what cleaning, expiry and eviction have done.
+    /// With the list: where the memory of each is, what cleaning, expiry and eviction have done.
     #[arg(long, global = true)]
     pub(crate) detail: bool,
     #[command(subcommand)]

@@ -41,8 +41,8 @@ pub(in crate::engine) struct Effort {
 }
 
 impl Effort {
-    /// How often it has done what may be asked of it. What makes the store no fuller goes on as long
-    /// as there is something to try.
+    /// How often it has done what may be asked of it. What makes the store no fuller goes on as
+    /// long as there is something to try.
     fn times(&self, Wanted { len_bytes, need, .. }: Wanted) -> usize {
         let most_bytes = EFFORT_MIN_BYTES.max(EFFORT_FACTOR.saturating_mul(len_bytes));
         if need == Need::Grow { self.bytes / most_bytes } else { 0 }
