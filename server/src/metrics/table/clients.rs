@@ -102,7 +102,7 @@ pub(super) const METRICS: &[Metric] = &[
     counter(
         "onesided_client_reported_checksum_failures_total",
         "Entries whose checksum did not fit: torn by a concurrent write, or reused; clients look \
-         again then.",
+         again then. Those that are not committed yet do not count.",
         OF_TABLE,
         |s, rows| each(s, rows, |counts| counts.checksum_failures),
     ),
