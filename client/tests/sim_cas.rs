@@ -179,6 +179,80 @@ fn a_client_may_die_between_any_two_of_its_steps() {
     assert!(batches > 50, "{batches} updates took along what commits others");
 }
 
+/// A client whose entries wait for its next update to be committed.
+fn commits_wait(seed: u64) -> Plan {
+    let mut plan = Plan {
+        keys: KEYS,
+        clients: 3,
+        mutations: 0,
+        pause_per_mille: 0,
+        clock_moves: false,
+        large_one_in: u64::MAX,
+        value_bytes: (100, 101),
+        cache_bytes: 0,
+        count_percent: 0,
+        commits_wait: true,
+        commits_per_mille: 0,
+        threads: 1,
+        ..Plan::cas_of(seed)
+    };
+    plan.network.kill_per_million = 0;
+    plan
+}
+
+/// What commits entries has left and is done before the memory may go: it may be in there.
+#[test]
+fn memory_goes_after_what_commits_entries_is_done() {
+    for seed in 0..12 {
+        let sim = Sim::new(commits_wait(seed));
+        let _entered = Entered::new(&sim);
+        assert!(prepare(&sim), "seed {seed}: some wait");
+        let mut retirements = sim.retire(sim.engine.epoch());
+        for _ in 0..10 {
+            assert!(!retirements[0].is_over(), "seed {seed}: nothing of it can be done yet");
+        }
+        assert!(!sim.has_batch(0), "seed {seed}: it is posted");
+        let finished = sim.engine.cas_status().finished_entries;
+        let steps = (0..10_000).take_while(|_| {
+            sim.network_goes_on();
+            !retirements[0].is_over()
+        });
+        assert!(steps.count() < 10_000, "seed {seed}: no end");
+        sim.begin(1, all_keys());
+        sim.settle();
+        let of_server = sim.engine.cas_status().finished_entries - finished;
+        assert_eq!(of_server, 0, "seed {seed}: entries are committed by then");
+        sim.verdict().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Entries whose writer does not commit them. Others look at one twice, and ask.
+#[test]
+fn who_meets_a_pending_entry_twice_asks_the_server() {
+    let mut all = Seen::default();
+    for seed in 0..12 {
+        let sim = Sim::new(commits_wait(seed));
+        let _entered = Entered::new(&sim);
+        prepare(&sim);
+        let before = sim.verdict().expect("nothing else has happened");
+        let finished = sim.engine.cas_status().finished_entries;
+        for key in 0..KEYS {
+            sim.begin(1, Call::Get(vec![key]));
+            sim.settle();
+        }
+        let seen = sim.verdict().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let asked = sim.engine.cas_status().finished_entries - finished;
+        all.finished += asked;
+        all.retries += seen.retries - before.retries;
+        all.checksum_failures += seen.checksum_failures - before.checksum_failures;
+    }
+    println!("{all:?}");
+    assert!(all.finished > 12, "entries that nobody had committed: {all:?}");
+    // Beside those, some slots lag too far: that is no second look.
+    assert!(all.retries <= all.finished, "{all:?}");
+    assert_eq!(all.checksum_failures, 0);
+}
+
 /// What happens between the end of a connection and the next one.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
