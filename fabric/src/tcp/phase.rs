@@ -1,7 +1,7 @@
 //! Where in a page bytes are to be read to, so that the kernel copies them fast.
 //!
-//! The kernel copies by `rep movsb`. On some processors (AMD Zen 3 and 4) that is 30 times slower
-//! than usual (4.6 us for 16 KiB) where the destination lies 1 to 15 bytes behind the source, both
+//! The kernel copies by `rep movsb`. On some processors (an AMD EPYC was measured) that is 30 times
+//! slower than usual (4.6 us for 16 KiB) where the destination lies 1 to 15 bytes behind the source, both
 //! taken modulo a page, and 2 to 3 times slower up to 63. Where the source lies is the sender's
 //! kernel's to say, but not arbitrary: it fills pages with what is sent, one frame behind the
 //! other, and begins with a page as soon as all before was received. So of frames of one length the

@@ -16,7 +16,6 @@ use crate::engine::{Engine, Shared};
 const SLICE_BYTES: usize = 64 << 10;
 /// How long the thread sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_secs(1);
-
 /// How long it leaves the work to who has it.
 const BUSY: Duration = Duration::from_millis(1);
 
