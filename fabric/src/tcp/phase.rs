@@ -1,11 +1,11 @@
 //! Where in a page bytes are to be read to, so that the kernel copies them fast.
 //!
 //! The kernel copies by `rep movsb`. On some processors (an AMD EPYC was measured) that is 30 times
-//! slower than usual (4.6 us for 16 KiB) where the destination lies 1 to 15 bytes behind the source, both
-//! taken modulo a page, and 2 to 3 times slower up to 63. Where the source lies is the sender's
-//! kernel's to say, but not arbitrary: it fills pages with what is sent, one frame behind the
-//! other, and begins with a page as soon as all before was received. So of frames of one length the
-//! first few lie at multiples of that length.
+//! slower than usual (4.6 us for 16 KiB) where the destination lies 1 to 15 bytes behind the
+//! source, both taken modulo a page, and 2 to 3 times slower up to 63. Where the source lies is the
+//! sender's kernel's to say, but not arbitrary: it fills pages with what is sent, one frame behind
+//! the other, and begins with a page as soon as all before was received. So of frames of one length
+//! the first few lie at multiples of that length.
 
 const PAGE_BYTES: usize = 4096;
 /// Copies to as many bytes behind the source, and fewer, are slow.
