@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::FabricKind;
 use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus, ToClient, ToServer};
+use tokio::sync::oneshot;
 
 use crate::connect::establish;
 use crate::control;
@@ -42,7 +43,7 @@ impl Drop for LinkGuard {
 }
 
 /// A client of one server: one session, whatever the number of threads and tables. Cloning is
-/// cheap and shares it.
+/// cheap and shares it. [`Client::close`] ends it, or the drop of the last clone and table.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) guard: Arc<LinkGuard>,
@@ -87,7 +88,25 @@ impl Client {
         Ok(Self { guard })
     }
 
-    /// Ends the client, its clones and tables, and waits until the server has heard goodbye.
+    /// Ends the client, its clones and tables, and waits for the server to hear of it, 200 ms at
+    /// most. A program that ends without this may leave a session behind that the server keeps
+    /// until its lease is over.
+    pub async fn close(self) {
+        self.link().shut_down();
+        let link = Arc::clone(self.link());
+        let (over, heard) = oneshot::channel();
+        let wait = move || {
+            link.wait_for_end(control::GOODBYE);
+            // Whoever waited may be gone.
+            let _gone = over.send(());
+        };
+        // Without another thread there is no waiting; the goodbye is sent all the same.
+        if std::thread::Builder::new().name("onesided-close".to_owned()).spawn(wait).is_ok() {
+            let _over = heard.await;
+        }
+    }
+
+    /// As [`Self::close`], blocking.
     pub(crate) fn close_now(self) {
         self.link().shut_down();
         self.link().wait_for_end(control::GOODBYE);
@@ -117,7 +136,9 @@ impl Client {
     /// Makes a table and opens it.
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::BadOption`], [`Error::TooLarge`].
+    /// [`Error::TableExists`], [`Error::BadOption`], [`Error::TooLarge`], [`Error::Unauthorized`];
+    /// [`Error::ConnectionLost`] and [`Error::TimedOut`] if nothing was asked yet, and
+    /// [`Error::OutcomeUnknown`] if the server was, and its answer did not come.
     pub async fn create_table(&self, name: &str, options: TableOptions) -> Result<Table, Error> {
         let message = ToServer::CreateTable { name: name.to_owned(), options };
         match self.ask(message, "create table").await? {
@@ -129,7 +150,7 @@ impl Client {
     /// Sets all options of a table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::BadOption`].
+    /// [`Error::NoSuchTable`], [`Error::BadOption`], and as [`Self::create_table`].
     pub async fn alter_table(&self, name: &str, options: TableOptions) -> Result<(), Error> {
         let message = ToServer::AlterTable { name: name.to_owned(), options };
         match self.ask(message, "alter table").await? {
@@ -141,7 +162,7 @@ impl Client {
     /// Removes a table and all that is in it.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`], and as [`Self::create_table`].
     pub async fn drop_table(&self, name: &str) -> Result<(), Error> {
         let message = ToServer::DropTable { name: name.to_owned() };
         match self.ask(message, "drop table").await? {

@@ -131,7 +131,8 @@ impl Counter {
     /// # Errors
     /// [`Error::WrongType`] if the key has an ordinary value, or the sum is beyond the range: then
     /// nothing was added. [`Error::OutcomeUnknown`] if it may have been added: it is never tried
-    /// again by itself. [`Error::OutOfMemory`], [`Error::ConnectionLost`], [`Error::TimedOut`].
+    /// again by itself; so, too, where the sum was beyond the range and could not be taken off
+    /// again. [`Error::OutOfMemory`], [`Error::ConnectionLost`], [`Error::TimedOut`].
     pub async fn fetch_add(&self, by: i64) -> Result<i64, Error> {
         match self.now("fetch_add", Change::Add(by)) {
             Now::Done(old) if cell::is_in_range(old.wrapping_add(by)) => Ok(old),
@@ -146,8 +147,13 @@ impl Counter {
             return Ok(old);
         }
         // Others saw it meanwhile as they see any other number.
-        self.change("fetch_add", Change::Add(by.wrapping_neg())).await?;
-        Err(out_of_range())
+        match self.change("fetch_add", Change::Add(by.wrapping_neg())).await {
+            Ok(_) => Err(out_of_range()),
+            Err(error) => Err(Error::OutcomeUnknown {
+                what: "fetch_add",
+                reason: format!("beyond the range, and taking it off again failed: {error}"),
+            }),
+        }
     }
 
     /// Makes it `new` if it is `expected`; gives what it was before: it was done if that is

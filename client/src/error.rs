@@ -8,9 +8,10 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 /// Why a call failed.
 ///
-/// Only after [`Error::OutcomeUnknown`] may a mutation have been applied; every other error means
-/// that nothing was changed.
+/// After most errors nothing was changed; [`Error::may_have_been_applied`] tells the others, of which
+/// [`Error::OutcomeUnknown`] is the one that happens without a fault of either side.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The URL cannot be used.
     #[error(
@@ -75,7 +76,7 @@ pub enum Error {
         capacity_bytes: usize,
     },
     /// The value is not what the operation needs.
-    #[error("wrong type: {0}; increment needs a decimal number without overflow")]
+    #[error("wrong type: {0}")]
     WrongType(String),
     /// A table option that does not exist or cannot be had.
     #[error("bad option: {0}")]
@@ -110,8 +111,11 @@ pub enum Error {
     /// The server's answer does not belong to the question.
     #[error("protocol violation: {0}; this is a fault of client or server, please report it")]
     BadAnswer(&'static str),
+    /// The client contradicts itself. Nothing was sent.
+    #[error("a fault of this client: {0}; nothing was applied, please report it")]
+    Internal(&'static str),
     /// A READ was refused: the address is stale, or the region was never attached.
-    #[error("one-sided access refused: {0}; the session is broken, connect again")]
+    #[error("one-sided access refused: {0}; the client connects again by itself")]
     Access(#[from] AccessError),
     /// A region of the server cannot be reached.
     #[error("cannot attach: {0}")]
@@ -137,6 +141,16 @@ impl Error {
     }
 }
 
+impl Error {
+    /// What the server answered to the call `what`.
+    pub(crate) fn of_call(what: &'static str, error: RpcError) -> Self {
+        match error.into() {
+            Self::OutcomeUnknown { reason, .. } => Self::OutcomeUnknown { what, reason },
+            error => error,
+        }
+    }
+}
+
 impl From<RpcError> for Error {
     fn from(error: RpcError) -> Self {
         let text = error.text;
@@ -151,7 +165,9 @@ impl From<RpcError> for Error {
             ErrorCode::Unexpected => Self::Unexpected(text),
             ErrorCode::WrongType => Self::WrongType(text),
             ErrorCode::BadOption => Self::BadOption(text),
-            ErrorCode::SequenceTooOld => Self::OutcomeUnknown { what: "mutation", reason: text },
+            ErrorCode::SequenceTooOld | ErrorCode::OutcomeUnknown => {
+                Self::OutcomeUnknown { what: "mutation", reason: text }
+            }
             code => Self::Refused(RpcError { code, text }),
         }
     }

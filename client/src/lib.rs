@@ -13,6 +13,17 @@
 //!
 //! Without a runtime the same calls are in [`blocking`].
 //!
+//! # Loss and cancellation
+//!
+//! A connection that is lost comes back by itself, and calls go on over the next one until their
+//! time is over ([`ClientBuilder::operation_timeout_ms`]); a mutation is applied once however often it
+//! was sent. Where an error leaves open whether one was applied, it says so
+//! ([`Error::may_have_been_applied`]).
+//!
+//! To drop the future of a call ends the waiting, not the call: a mutation that was sent may be
+//! applied, and that of [`Counter::fetch_add`] may leave the number beyond its range. Buffers that
+//! were lent come back when it is safe.
+//!
 //! | module | what |
 //! |---|---|
 //! | [`core`] | one connection: RPC, READs, completions; no threads |
@@ -63,9 +74,12 @@ pub use collector::StatsCollector;
 pub use counter::Counter;
 pub use error::Error;
 pub use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
-pub use onesided_fabric::{FabricKind, Rdma};
-pub use onesided_protocol::control::{TableInfo, TableOptions, TableStatus, UpdateMode};
-pub use onesided_protocol::rpc::{Expect, Ttl};
+pub use onesided_fabric::{AccessError, AttachError, FabricKind, Rdma};
+pub use onesided_protocol::DecodeError;
+pub use onesided_protocol::control::{
+    FabricName, FabricOffer, TableInfo, TableOptions, TableStatus, UpdateMode,
+};
+pub use onesided_protocol::rpc::{ErrorCode, Expect, RpcError, Ttl};
 pub use options::{ClientBuilder, FabricChoice, Options, PutOptions};
 pub use range::KeyRange;
 pub use registered::RegisteredBuffer;

@@ -30,12 +30,19 @@ pub(crate) struct Job {
     pub(crate) message: ToServer,
     pub(crate) by: Deadline,
     pub(crate) answer: oneshot::Sender<Result<(ToClient, Arc<Connection>), Error>>,
+    /// Set by who comes first: who sends it, or who asked and has given up.
+    decided: Arc<AtomicBool>,
 }
 
 impl Job {
     /// Whether the answer is of use only with a connection.
     fn needs_connection(&self) -> bool {
         matches!(self.message, ToServer::OpenTable { .. })
+    }
+
+    /// Takes it, to be sent; false if who asked was told that nothing will be done.
+    fn claim(&self) -> bool {
+        self.may_repeat() || !self.decided.swap(true, Ordering::AcqRel)
     }
 
     /// Whether asking twice does no harm.
@@ -269,6 +276,7 @@ impl Link {
         by: Deadline,
     ) -> Result<(ToClient, Arc<Connection>), Error> {
         let (answer, answered) = oneshot::channel();
+        let decided = Arc::new(AtomicBool::new(false));
         {
             let mut jobs = self.jobs.lock();
             if jobs.len() >= JOBS_MAX {
@@ -276,7 +284,7 @@ impl Link {
                     "{JOBS_MAX} administrative requests wait already; send fewer at a time"
                 )));
             }
-            jobs.push_back(Job { message, by, answer });
+            jobs.push_back(Job { message, by, answer, decided: Arc::clone(&decided) });
         }
         if self.is_closed() {
             self.fail_jobs();
@@ -284,10 +292,14 @@ impl Link {
         self.ring();
         match self.shared.ticker.timed(by, answered).await {
             Ok(Ok(answer)) => match answer? {
-                (ToClient::Failed(error), _) => Err(error.into()),
+                (ToClient::Failed(error), _) => Err(Error::of_call(by.what, error)),
                 answer => Ok(answer),
             },
             Ok(Err(_dropped)) => Err(self.closed_error()),
+            Err(TimedOut) if decided.swap(true, Ordering::AcqRel) => {
+                let reason = format!("it was sent, and there was no answer in {:?}", by.after);
+                Err(Error::OutcomeUnknown { what: by.what, reason })
+            }
             Err(TimedOut) if self.alive().is_none() => match self.current() {
                 Some(lost) => Err(lost.lost_error()),
                 None => Err(self.closed_error()),
@@ -296,11 +308,12 @@ impl Link {
         }
     }
 
+    /// The next one to be sent.
     pub(crate) fn next_job(&self) -> Option<Job> {
         let mut jobs = self.jobs.lock();
         loop {
             let job = jobs.pop_front()?;
-            if !job.answer.is_closed() && !job.by.is_over() {
+            if !job.answer.is_closed() && !job.by.is_over() && job.claim() {
                 return Some(job);
             }
         }

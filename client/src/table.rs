@@ -561,8 +561,8 @@ impl Table {
         rpc::call(&self.handle, "increment", &op, rpc::number).await
     }
 
-    /// The counter of a key. Nothing is asked before its first use; clones and other clients may
-    /// have the same one.
+    /// The counter of a key. Nothing is asked before its first use; any number of clients may
+    /// have it.
     #[must_use]
     pub fn counter(&self, key: impl AsRef<[u8]>) -> crate::Counter {
         crate::Counter::new(self.clone(), key.as_ref())

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use onesided::{Client, ClientBuilder, Error, FabricChoice};
+use onesided::{Client, ClientBuilder, Error, FabricChoice, TableOptions};
 use onesided_server::config::Token;
 use onesided_server::{Server, ServerConfig};
 use proxy::Proxy;
@@ -320,4 +320,28 @@ async fn a_server_that_refuses_for_a_while_is_tried_again() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     proxy.refuse(false);
     assert_eq!(&get.await.unwrap().unwrap().unwrap()[..], b"v");
+}
+
+#[tokio::test]
+async fn administration_without_an_answer_is_in_doubt_only_if_it_was_sent() {
+    let server = server();
+    let proxy = Proxy::to(server.addr());
+    let client = builder(proxy.url())
+        .fabric(FabricChoice::Tcp)
+        .operation_timeout_ms(300)
+        .silence_timeout_ms(60_000)
+        .connect()
+        .await
+        .unwrap();
+    proxy.swallow_answers(true);
+    let create = |name: &'static str| client.create_table(name, TableOptions::default());
+    let error = create("sent").await.unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { what: "create table", .. }), "{error}");
+    until("the table", || server.engine().open_table("sent").is_ok()).await;
+    // The control connection still waits for that answer.
+    let error = create("waiting").await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    proxy.swallow_answers(false);
+    client.close().await;
+    assert!(server.engine().open_table("waiting").is_err(), "nobody sends what was given up");
 }

@@ -14,8 +14,8 @@
 //! [`Endpoint::attach`] the regions that the other side names, then [`Endpoint::post`] chains of
 //! [`WorkRequest`]s and [`CompletionQueue::poll`] their [`Completion`]s.
 //!
-//! This crate knows no opcodes, tables or keys. All unsafe code of the project is in here, in
-//! [`mem`] and below `verbs/ffi`.
+//! This crate knows no requests, tables or keys. All unsafe code of what is shipped to users of the
+//! store is in here, in [`mem`] and below `verbs/ffi`.
 
 pub mod atomics;
 pub mod buffer;

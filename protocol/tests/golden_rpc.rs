@@ -288,7 +288,7 @@ fn every_answer() {
 
 #[test]
 fn every_error_code() {
-    let numbers: [(ErrorCode, u16); 17] = [
+    let numbers: [(ErrorCode, u16); 19] = [
         (ErrorCode::Malformed, 1),
         (ErrorCode::Version, 2),
         (ErrorCode::Unauthorized, 3),
@@ -306,6 +306,8 @@ fn every_error_code() {
         (ErrorCode::ShuttingDown, 15),
         (ErrorCode::BadDescriptor, 16),
         (ErrorCode::Internal, 17),
+        (ErrorCode::OutcomeUnknown, 18),
+        (ErrorCode::Contended, 19),
     ];
     assert_eq!(numbers.map(|(code, _)| code), ErrorCode::ALL);
     for (code, number) in numbers {

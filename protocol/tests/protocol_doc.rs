@@ -13,6 +13,7 @@ use onesided_protocol::control::{FabricName, PREAMBLE_MAGIC, ToClient, ToServer}
 use onesided_protocol::hash::KeyHash;
 use onesided_protocol::layout::catalog::{self, CatalogHeader, RegionRecord, TableRecord};
 use onesided_protocol::layout::{entry, line, size_class};
+use onesided_protocol::limits::{LAYOUT_VERSION, WIRE_VERSION_MAX, WIRE_VERSION_MIN};
 use onesided_protocol::rpc::{ErrorCode, Op, Request};
 
 /// Rows of the tables below each heading, without their head.
@@ -246,6 +247,18 @@ fn kinds() {
     assert_eq!((FabricName::Shm as u8, FabricName::Verbs as u8, FabricName::Tcp as u8), (1, 2, 3));
     assert_eq!(&PREAMBLE_MAGIC, b"onesided");
     assert!(!Op::Ping.is_mutation());
+}
+
+#[test]
+fn versions() {
+    let tables = tables();
+    let rows = &tables["Versions, and what other releases see"];
+    let range = |row: usize| (number(&rows[row][1]), number(&rows[row][2]));
+    assert_eq!(range(0), (u64::from(WIRE_VERSION_MIN), u64::from(WIRE_VERSION_MAX)));
+    assert_eq!(range(1), (u64::from(LAYOUT_VERSION), u64::from(LAYOUT_VERSION)));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/PROTOCOL.md");
+    let text = fs::read_to_string(path).expect("docs/PROTOCOL.md");
+    assert!(text.contains(&format!("\nLayout version {LAYOUT_VERSION}. ")), "below *Layout*");
 }
 
 #[test]

@@ -88,8 +88,6 @@ pub(crate) struct Stats {
     pub(crate) refused_hellos: Counter,
     pub(crate) refused_tickets: Counter,
     pub(crate) malformed_control: Counter,
-    /// Sessions that ended since they did not acknowledge retired memory in time.
-    pub(crate) fenced: Counter,
     /// Samples of GETs in tables that evict.
     pub(crate) accesses: Counter,
     /// Reports of clients of what they did by themselves, and how often that was more than is
@@ -183,7 +181,7 @@ impl Stats {
             ("hellos_refused", self.refused_hellos.get()),
             ("tickets_refused", self.refused_tickets.get()),
             ("control_malformed", self.malformed_control.get()),
-            ("sessions_fenced", self.fenced.get()),
+            ("sessions_fenced", self.sessions_ended.0[Ended::Fenced as usize].1.get()),
             ("clients_reported_accesses", self.accesses.get()),
             ("clients_reported_reads", clients.reads),
             ("clients_reported_read_bytes", clients.read_bytes),

@@ -156,7 +156,7 @@ fn what_ended_unheard_is_ended_once() {
             true => table.put(b"c", b"text", Expect::Any, Ttl::Never, 0).map(|_| ()),
         };
         device.set(Fate::Unheard);
-        assert_eq!(end().expect_err("whether it ended is unknown").code, ErrorCode::Internal);
+        assert_eq!(end().expect_err("whether it ended is unknown").code, ErrorCode::OutcomeUnknown);
         device.set(Fate::Done);
         end().expect("it goes");
         assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");

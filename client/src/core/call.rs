@@ -256,7 +256,7 @@ impl Connection {
         keep: Option<Keep>,
         by: Deadline,
     ) -> Result<Waiter<'_>, CallError> {
-        let no_slot = || CallError::Failed(Error::BadAnswer("more requests pending than slots"));
+        let no_slot = || CallError::Failed(Error::Internal("more requests pending than slots"));
         let id = self.pending.register(count, is_rpc, by.at, keep).ok_or_else(no_slot)?;
         let waiter = Waiter { connection: self, id, unposted: count, counted: false, spun: false };
         // Either this sees the loss, or the loss sees the slot.
@@ -296,7 +296,7 @@ impl Connection {
                 ))))
             }
             Err(PostError::NotOneSided) => {
-                Err(CallError::Failed(Error::BadAnswer("READs posted on a fabric without them")))
+                Err(CallError::Failed(Error::Internal("READs posted on a fabric without them")))
             }
         }
     }

@@ -153,6 +153,8 @@ struct Live {
     attached: HashMap<usize, RegionId>,
     posted: u64,
     completions: Vec<Completion>,
+    /// The device does nothing more for it.
+    is_over: bool,
     server: Server,
 }
 
@@ -175,7 +177,7 @@ impl Live {
         let connected = connect(&blob, &server.offers.ticket, 0, CONNECT, &options);
         let Connected { endpoint, cq, .. } = connected.map_err(|error| failed(&error))?;
         let (attached, completions) = (HashMap::new(), Vec::new());
-        Ok(Self { endpoint, cq, attached, posted: 0, completions, server })
+        Ok(Self { endpoint, cq, attached, posted: 0, completions, is_over: false, server })
     }
 
     fn run(
@@ -212,13 +214,22 @@ impl Live {
         let start = Instant::now();
         loop {
             self.cq.poll(&mut self.completions, 16);
+            let mut answer = None;
+            // All of them: the end may come along with the failure, and comes once.
             for completion in self.completions.drain(..) {
-                match completion.outcome {
-                    Outcome::Atomic(value) if completion.id == id => return Ok(value),
-                    Outcome::Failed(error, _) => return Err(error.to_string()),
-                    Outcome::Disconnected(reason) => return Err(reason),
-                    _ => {}
-                }
+                let result = match completion.outcome {
+                    Outcome::Atomic(value) if completion.id == id => Ok(value),
+                    Outcome::Failed(error, _) => Err(error.to_string()),
+                    Outcome::Disconnected(reason) => {
+                        self.is_over = true;
+                        Err(reason)
+                    }
+                    _ => continue,
+                };
+                answer.get_or_insert(result);
+            }
+            if let Some(answer) = answer {
+                return answer;
             }
             let took = start.elapsed();
             if took > PATIENCE {
@@ -237,9 +248,10 @@ impl Live {
         self.endpoint.close();
         let start = Instant::now();
         let is_over = |c: &Completion| matches!(c.outcome, Outcome::Disconnected(_));
-        loop {
+        while !self.is_over {
             self.cq.poll(&mut self.completions, 16);
             if self.completions.drain(..).any(|completion| is_over(&completion)) {
+                self.is_over = true;
                 return;
             }
             let took = start.elapsed();

@@ -41,11 +41,15 @@ pub enum ErrorCode {
     BadDescriptor = 16,
     /// A fault of the server; its log says more.
     Internal = 17,
+    /// The server failed in the middle of it: whether it was applied is unknown.
+    OutcomeUnknown = 18,
+    /// Others change the same all the time; nothing was changed.
+    Contended = 19,
 }
 
 impl ErrorCode {
     /// All codes, in order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::Version,
         Self::Unauthorized,
@@ -63,6 +67,8 @@ impl ErrorCode {
         Self::ShuttingDown,
         Self::BadDescriptor,
         Self::Internal,
+        Self::OutcomeUnknown,
+        Self::Contended,
     ];
 
     pub(crate) fn decode(value: u16) -> Result<Self, DecodeError> {

@@ -30,8 +30,8 @@ pub const ADMIN_DEFAULT: &str = "127.0.0.1:7412";
 /// The table that a daemon has besides `default`, unless it is told otherwise.
 pub const COUNTERS_TABLE: &str = "counters";
 
-/// Everything that a [`crate::Server`] is started with. `Default` is what the daemon does without
-/// configuration.
+/// Everything that a [`crate::Server`] is started with. `Default` is for a server within a program:
+/// the daemon has an admin port and the table `counters`, too.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ServerConfig {
     /// `HOST:PORT` of the control connections and of the tcp fabric; port 0 lets the system

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use onesided_protocol::control::{PeerVersions, ToServer, Welcome};
 use onesided_protocol::limits::{LAYOUT_VERSION, TICKET_BYTES, WIRE_VERSION_MAX, WIRE_VERSION_MIN};
@@ -46,7 +47,7 @@ pub(super) fn answer(
         session: session.id,
         resume_key: session.resume_key,
         resumed: opened.resumed,
-        applied_sequence: session.answers.lock().highest(),
+        applied_sequence: session.applied.load(Ordering::Acquire),
         incarnation: tenant.engine.incarnation(),
         clock_ns: tenant.engine.clock_ns(),
         catalog_epoch: tenant.engine.catalog_epoch(),

@@ -127,7 +127,6 @@ async fn tick(core: Arc<Core>) {
             let behind = if ends_sessions { core.sessions.behind() } else { Vec::new() };
             for session in behind {
                 core.sessions.end(&session, Ended::Fenced);
-                core.stats.fenced.add(1);
             }
             core.sessions.tend_orphans();
             for engine in core.tenants.engines() {

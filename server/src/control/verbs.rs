@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use onesided_protocol::control::{TableCounts, TableInfo, TableOptions, ToClient, ToServer};
 use onesided_protocol::rpc::{ErrorCode, RpcError};
+use tokio::task::JoinError;
 
 use crate::server::Core;
 use crate::session::{Control, Session};
@@ -28,8 +29,8 @@ impl Connection {
         };
         if core.sessions.beat(&self.session, beat) {
             let tenant = Arc::clone(&self.session.tenant);
-            // Giving memory back may take a while.
-            self.blocking(move |core| core.sessions.reclaim(&tenant)).await;
+            // Giving memory back may take a while. If it fails the log has it: the client cannot help.
+            let _done = self.blocking(move |core| core.sessions.reclaim(&tenant)).await;
         }
         match message {
             ToServer::Hello(_) => {
@@ -58,8 +59,8 @@ impl Connection {
             ToServer::Goodbye => {
                 let session = Arc::clone(&self.session);
                 // Reclaiming memory may take a while.
-                self.blocking(move |core| core.sessions.end(&session, Ended::Goodbye)).await;
-                ToClient::Done
+                let end = move |core: &Core| core.sessions.end(&session, Ended::Goodbye);
+                answer(self.blocking(end).await, |_| ToClient::Done)
             }
             ToServer::ListTables => ToClient::Tables(engine.list_tables()),
             ToServer::OpenTable { name } => answer(
@@ -110,7 +111,7 @@ impl Connection {
     async fn know(
         &self,
         ask: impl FnOnce(&Tenant) -> Result<TableInfo, RpcError> + Send + 'static,
-    ) -> Option<Result<TableInfo, RpcError>> {
+    ) -> Result<TableInfo, RpcError> {
         let session = Arc::clone(&self.session);
         self.blocking(move |core| {
             // Not while a table is dropped: see `drop_table`.
@@ -119,6 +120,7 @@ impl Connection {
             Ok(TableInfo { updates_over: core.updates_over(), ..info })
         })
         .await
+        .flatten()
     }
 
     async fn drop_table(&self, name: String) -> ToClient {
@@ -134,26 +136,29 @@ impl Connection {
             core.sessions.reclaim(tenant);
             Ok(())
         });
-        answer(dropped.await, |()| ToClient::Done)
+        answer(dropped.await.flatten(), |()| ToClient::Done)
     }
 
     /// Runs what may take longer than other connections should wait.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core) -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Result<T, RpcError> {
         let core = Arc::clone(&self.core);
-        tokio::task::spawn_blocking(move || work(&core)).await.ok()
+        tokio::task::spawn_blocking(move || work(&core)).await.map_err(|error| not_run(&error))
     }
 }
 
-fn answer<T>(result: Option<Result<T, RpcError>>, then: impl FnOnce(T) -> ToClient) -> ToClient {
-    match result {
-        Some(Ok(value)) => then(value),
-        Some(Err(error)) => ToClient::Failed(error),
-        None => ToClient::Failed(RpcError::new(
-            ErrorCode::ShuttingDown,
-            "the server is shutting down: nothing may have been done; try again elsewhere",
-        )),
+/// Why work has no result. What the runtime cancels has not begun.
+fn not_run(error: &JoinError) -> RpcError {
+    if error.is_cancelled() {
+        let text = "the server is shutting down: nothing was done; try again elsewhere";
+        return RpcError::new(ErrorCode::ShuttingDown, text);
     }
+    let text = "the server failed in the middle of it; its log says more";
+    RpcError::new(ErrorCode::OutcomeUnknown, text)
+}
+
+fn answer<T>(result: Result<T, RpcError>, then: impl FnOnce(T) -> ToClient) -> ToClient {
+    result.map_or_else(ToClient::Failed, then)
 }

@@ -173,7 +173,7 @@ impl Table {
             }
         }
         let text = "others change this counter all the time; it was left as it is: try again";
-        Err(RpcError::new(ErrorCode::Internal, text))
+        Err(RpcError::new(ErrorCode::Contended, text))
     }
 
     /// The number of a counter that is there.

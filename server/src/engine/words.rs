@@ -20,13 +20,18 @@ impl Default for Words {
 }
 
 fn failed(error: &AtomicsError) -> RpcError {
-    let text = match error {
-        AtomicsError::Unknown(_) => format!("{error}; whether it was changed is unknown"),
-        AtomicsError::NotDone(_) | AtomicsError::Access(_) => {
-            format!("{error}; nothing was changed: try again, or look into the server's log")
+    match error {
+        AtomicsError::Unknown(_) => {
+            tracing::error!(%error, "a word that clients change may have been changed");
+            RpcError::new(ErrorCode::OutcomeUnknown, format!("{error}; it may have been changed"))
         }
-    };
+        AtomicsError::NotDone(_) | AtomicsError::Access(_) => not_done(error),
+    }
+}
+
+fn not_done(error: &AtomicsError) -> RpcError {
     tracing::error!(%error, "a word that clients change could not be changed");
+    let text = format!("{error}; nothing was changed: try again, or look into the server's log");
     RpcError::new(ErrorCode::Internal, text)
 }
 
@@ -34,28 +39,32 @@ impl Shared {
     /// If the word at `addr` is `expected`, makes it `new`; gives what was there before.
     ///
     /// # Errors
-    /// `Internal`: the device that changes such words failed.
+    /// `Internal`, `OutcomeUnknown`: the device that changes such words failed.
     pub(super) fn compare_swap(
         &self,
         addr: LogAddr,
         expected: u64,
         new: u64,
     ) -> Result<u64, RpcError> {
+        self.try_swap(addr, expected, new).map_err(|error| failed(&error))
+    }
+
+    fn try_swap(&self, addr: LogAddr, expected: u64, new: u64) -> Result<u64, AtomicsError> {
         let atomics = Arc::clone(&self.words.0.read());
-        atomics.compare_swap(self.word(addr), expected, new).map_err(|error| failed(&error))
+        atomics.compare_swap(self.word(addr), expected, new)
     }
 
     /// As [`Self::compare_swap`]; whether it took effect. `new` is no word that anybody else would
     /// put there.
     ///
     /// # Errors
-    /// As [`Self::compare_swap`]: nothing was changed.
+    /// `Internal`: the device failed, and nothing was changed.
     pub(super) fn swap(&self, addr: LogAddr, expected: u64, new: u64) -> Result<bool, RpcError> {
-        match self.compare_swap(addr, expected, new) {
+        match self.try_swap(addr, expected, new) {
             Ok(found) => Ok(found == expected),
             // The device failed: what it was told before is done or never will be.
             Err(_) if self.pool.at(addr).load() == new => Ok(true),
-            Err(error) => Err(error),
+            Err(error) => Err(not_done(&error)),
         }
     }
 

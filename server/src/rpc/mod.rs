@@ -16,6 +16,7 @@
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use onesided_fabric::{Buffer, BufferPool, Caps, Endpoint, Opcode, WorkRequest};
@@ -241,6 +242,7 @@ impl Dispatcher {
         }
         let Scratch { encoded, lean, .. } = scratch;
         answers.keep(request.sequence, if lean.is_empty() { encoded } else { lean });
+        call.peer.session.applied.store(answers.highest(), Ordering::Release);
         Verdict::Keep
     }
 }

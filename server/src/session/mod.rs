@@ -53,6 +53,9 @@ pub(crate) struct Session {
     tables: Mutex<BTreeSet<u32>>,
     /// Serialises its mutations: one is looked up, applied and kept under this lock.
     pub(crate) answers: Mutex<Answers>,
+    /// The highest number applied, to be told without that lock: a poller may hold it for as long
+    /// as a batch takes, and whoever answers hellos answers everybody's heartbeats.
+    pub(crate) applied: AtomicU64,
     /// Processes that may write its leases until they end.
     writers: Mutex<Vec<PeerProcess>>,
 }
@@ -137,6 +140,7 @@ impl Session {
             acknowledged: AtomicU64::new(epoch),
             tables: Mutex::default(),
             answers: Mutex::default(),
+            applied: AtomicU64::new(0),
             writers: Mutex::default(),
         }
     }

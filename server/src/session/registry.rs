@@ -213,6 +213,10 @@ impl Sessions {
     /// Ends a session: its endpoints close, its tickets are void, its answers forgotten.
     pub(crate) fn end(&self, session: &Session, why: Ended) {
         let mut registry = self.registry.lock();
+        // Its client may have come back since somebody looked.
+        if why == Ended::Lease && session.deadline() > Instant::now() {
+            return;
+        }
         let Some(own) = registry.sessions.remove(&session.id) else { return };
         registry.tickets.forget(session.id);
         let endpoints = registry.endpoints_of(session.id);
@@ -301,5 +305,44 @@ impl Registry {
     fn endpoints_of(&self, session: u64) -> Vec<Arc<dyn Endpoint>> {
         let own = self.endpoints.values().filter(|attached| attached.session.id == session);
         own.filter_map(|attached| attached.endpoint.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::clock::ServerClock;
+    use crate::config::ServerConfig;
+    use crate::tenant::Tenants;
+
+    #[test]
+    fn who_comes_back_is_not_ended_by_who_looked_before() {
+        let tenants = Tenants::start(&ServerConfig::default(), &Arc::new(ServerClock::default()));
+        let tenants = tenants.expect("starts");
+        let tenant = tenants.of_token("").expect("the only one");
+        let lease = |session_lease| Limits {
+            max_sessions: 9,
+            session_lease,
+            ticket_lease: session_lease,
+            acknowledge: session_lease,
+        };
+        let mut sessions = Sessions::new(lease(Duration::ZERO), Arc::default());
+        let session = sessions.open(tenant, (0, 0)).expect("a session").session;
+        let expired = sessions.expired();
+        assert_eq!(expired.len(), 1);
+
+        sessions.limits = lease(Duration::from_secs(60));
+        // A poller that applies a mutation keeps no client from coming back.
+        let held = session.answers.lock();
+        let again = sessions.open(tenant, (session.id, session.resume_key)).expect("it lives");
+        assert_eq!(again.session.applied.load(Ordering::Relaxed), 0);
+        assert!(again.resumed);
+        drop(held);
+        sessions.end(&expired[0], Ended::Lease);
+        assert_eq!(sessions.len(), 1, "its lease runs again");
+        sessions.end(&expired[0], Ended::Goodbye);
+        assert_eq!(sessions.len(), 0);
     }
 }

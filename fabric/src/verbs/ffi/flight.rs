@@ -267,12 +267,14 @@ impl SendQueue {
     /// When the device refuses, or has refused before: only [`Self::destroy`] is left. (A marker
     /// would stand for all before it, also for what the device never had.)
     pub(crate) fn end(&mut self) -> Result<(), VerbsError> {
-        self.commit()?;
+        let committed = self.commit();
+        let Some(qp) = &self.qp else { return committed };
+        // Also where no marker can follow: whoever ends it counts on the peer's requests failing.
+        qp.to_error()?;
+        committed?;
         if self.broken {
             return Err(VerbsError::code("ibv_post_send", rustix::io::Errno::IO.raw_os_error()));
         }
-        let Some(qp) = &self.qp else { return Ok(()) };
-        qp.to_error()?;
         let nowhere = Target { addr: 0, rkey: 0 };
         let number = self.ring.len();
         let mut marker = self.request(Verb::Write(nowhere), 0, number);

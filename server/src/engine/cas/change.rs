@@ -93,5 +93,5 @@ pub(in crate::engine) fn contended() -> RpcError {
         "clients have replaced the key's entry {LOST_MAX} times while the server tried to; nothing \
          was changed: try again"
     );
-    RpcError::new(ErrorCode::Internal, text)
+    RpcError::new(ErrorCode::Contended, text)
 }

@@ -44,7 +44,7 @@ pub(super) const METRICS: &[Metric] = &[
         "onesided_memory_bytes",
         "Memory by use; together it is onesided_memory_limit_bytes. log_live: entries; log_dead: \
          overwritten, deleted or expired ones; log_free: rests of segments; index; index_held: of \
-         dropped tables, until sessions have ended; order: keys of ordered tables; index_spare: \
+         dropped tables, until no session looks at it; order: keys of ordered tables; index_spare: \
          taken and not used yet; cells: of counters; retired: \
          regions that go back to the system once no session can look at them; free.",
         &["use"],
