@@ -8,8 +8,8 @@ use onesided_protocol::rpc::{ErrorCode, RpcError};
 
 /// Why a call failed.
 ///
-/// After most errors nothing was changed; [`Error::may_have_been_applied`] tells the others, of which
-/// [`Error::OutcomeUnknown`] is the one that happens without a fault of either side.
+/// After most errors nothing was changed; [`Error::may_have_been_applied`] tells the others, of
+/// which [`Error::OutcomeUnknown`] is the one that happens without a fault of either side.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

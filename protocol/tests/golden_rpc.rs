@@ -318,7 +318,7 @@ fn every_error_code() {
         let read = RpcError::decode(&mut Reader::new(&hex(&golden)));
         assert_eq!(read, Ok(RpcError { code, text: "é!".into() }));
     }
-    for number in [0_u16, 18, 0xFFFF] {
+    for number in [0_u16, 20, 0xFFFF] {
         let bytes = [&number.to_le_bytes()[..], &[0; 4]].concat();
         let read = RpcError::decode(&mut Reader::new(&bytes));
         let value = u64::from(number);
