@@ -16,8 +16,8 @@
 //! # Loss and cancellation
 //!
 //! A connection that is lost comes back by itself, and calls go on over the next one until their
-//! time is over ([`ClientBuilder::operation_timeout_ms`]); a mutation is applied once however often it
-//! was sent. Where an error leaves open whether one was applied, it says so
+//! time is over ([`ClientBuilder::operation_timeout_ms`]); a mutation is applied once however
+//! often it was sent. Where an error leaves open whether one was applied, it says so
 //! ([`Error::may_have_been_applied`]).
 //!
 //! To drop the future of a call ends the waiting, not the call: a mutation that was sent may be

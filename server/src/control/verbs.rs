@@ -29,7 +29,7 @@ impl Connection {
         };
         if core.sessions.beat(&self.session, beat) {
             let tenant = Arc::clone(&self.session.tenant);
-            // Giving memory back may take a while. If it fails the log has it: the client cannot help.
+            // Giving memory back may take a while. If it fails the log has it: no client can help.
             let _done = self.blocking(move |core| core.sessions.reclaim(&tenant)).await;
         }
         match message {
