@@ -87,6 +87,32 @@ const KEYS: usize = 6;
 /// Updates of a client until so many wait, at most: its leases end, and then none does.
 const UPDATES_MAX: usize = 60;
 
+/// Three clients that do what a test tells them, one call at a time, and nothing else happens.
+fn directed(seed: u64) -> Plan {
+    let mut plan = Plan {
+        keys: KEYS,
+        clients: 3,
+        mutations: 0,
+        pause_per_mille: 0,
+        clock_moves: false,
+        large_one_in: u64::MAX,
+        value_bytes: (100, 101),
+        count_percent: 0,
+        resumed_percent: None,
+        threads: 1,
+        ..Plan::cas_of(seed)
+    };
+    plan.network.kill_per_million = 0;
+    plan
+}
+
+/// As [`directed`]; a step of the network does as little as there is.
+fn step_by_step(seed: u64, resumed_percent: Option<u64>) -> Plan {
+    let mut plan = Plan { resumed_percent, ..directed(seed) };
+    plan.network.step_burst_words = 1;
+    plan
+}
+
 /// Client 0 inserts all keys, leases, and knows the entries; of all but the first one it updates
 /// some. Whether its next update takes along what commits those.
 fn prepare(sim: &Sim) -> bool {
@@ -114,23 +140,7 @@ fn all_keys() -> Call {
 /// Some keys, one client that updates one of them and dies after so many steps of the network,
 /// others that read and update it. `true`: the update was over before.
 fn dies_after(steps: u64, seed: u64, batches: &mut u64) -> Result<bool, Failure> {
-    let plan = Plan {
-        keys: KEYS,
-        clients: 3,
-        mutations: 0,
-        pause_per_mille: 0,
-        clock_moves: false,
-        large_one_in: u64::MAX,
-        value_bytes: (100, 101),
-        count_percent: 0,
-        resumed_percent: None,
-        threads: 1,
-        ..Plan::cas_of(seed)
-    };
-    let mut plan = plan;
-    plan.network.kill_per_million = 0;
-    plan.network.step_burst_words = 1;
-    let sim = Sim::new(plan);
+    let sim = Sim::new(step_by_step(seed, None));
     let _entered = Entered::new(&sim);
     let put = |client| {
         sim.begin(client, sim.put(0, Expect::Any, 0));
@@ -181,23 +191,7 @@ fn a_client_may_die_between_any_two_of_its_steps() {
 
 /// A client whose entries wait for its next update to be committed.
 fn commits_wait(seed: u64) -> Plan {
-    let mut plan = Plan {
-        keys: KEYS,
-        clients: 3,
-        mutations: 0,
-        pause_per_mille: 0,
-        clock_moves: false,
-        large_one_in: u64::MAX,
-        value_bytes: (100, 101),
-        cache_bytes: 0,
-        count_percent: 0,
-        commits_wait: true,
-        commits_per_mille: 0,
-        threads: 1,
-        ..Plan::cas_of(seed)
-    };
-    plan.network.kill_per_million = 0;
-    plan
+    Plan { cache_bytes: 0, commits_wait: true, commits_per_mille: 0, ..directed(seed) }
 }
 
 /// What commits entries has left and is done before the memory may go: it may be in there.
@@ -272,22 +266,7 @@ fn breaks_after(
     resumed: bool,
     (doubts, batches): (&mut Doubts, &mut u64),
 ) -> Result<bool, Failure> {
-    let mut plan = Plan {
-        keys: KEYS,
-        clients: 3,
-        mutations: 0,
-        pause_per_mille: 0,
-        clock_moves: false,
-        large_one_in: u64::MAX,
-        value_bytes: (100, 101),
-        count_percent: 0,
-        resumed_percent: Some(if resumed { 100 } else { 0 }),
-        threads: 1,
-        ..Plan::cas_of(seed)
-    };
-    plan.network.kill_per_million = 0;
-    plan.network.step_burst_words = 1;
-    let sim = Sim::new(plan);
+    let sim = Sim::new(step_by_step(seed, Some(if resumed { 100 } else { 0 })));
     let _entered = Entered::new(&sim);
     let put = |client| sim.begin(client, sim.put(0, Expect::Any, 0));
     let has_batch = prepare(&sim);

@@ -370,7 +370,7 @@ impl Waiter<'_> {
 
     fn poll(&mut self, cx: &Context<'_>, by: Deadline) -> Poll<Result<Collected, CallError>> {
         let connection = self.connection;
-        self.spin();
+        self.spin(by);
         if !connection.pending.watch(self.id, cx.waker()) {
             if by.is_over() {
                 return Poll::Ready(Err(CallError::TimedOut { sent: self.unposted == 0 }));
@@ -397,7 +397,7 @@ impl Waiter<'_> {
 
     /// Polls for a bounded time before sleeping. Not while other tasks wait: spinning would keep
     /// this thread from running them, and the reactor is awake for them anyway.
-    fn spin(&mut self) {
+    fn spin(&mut self, by: Deadline) {
         let connection = self.connection;
         let spin = connection.spin();
         if std::mem::replace(&mut self.spun, true) || spin.is_zero() {
@@ -417,7 +417,7 @@ impl Waiter<'_> {
             return;
         }
         if looks_cost && driver::is_driver() {
-            self.look_between_others(start, spin);
+            self.look_between_others(start, spin, by);
         } else {
             self.poll_for(start, spin);
         }
@@ -440,11 +440,12 @@ impl Waiter<'_> {
 
     /// As [`Self::poll_for`], for a thread that has nothing else to do. The time in which others
     /// ran is not spent: to be woken costs more than to look again after them, and where all
-    /// clients and the server share the cores nobody needs to be woken at all.
-    fn look_between_others(&self, start: Instant, spin: Duration) {
+    /// clients and the server share the cores nobody needs to be woken at all. Others may run for
+    /// long, so the deadline is looked at.
+    fn look_between_others(&self, start: Instant, spin: Duration, by: Deadline) {
         let connection = self.connection;
         let (mut spent, mut now) = (Duration::ZERO, start);
-        while !connection.pending.is_done(self.id) && spent < spin {
+        while !connection.pending.is_done(self.id) && spent < spin && now < by.at {
             let before = now;
             if connection.dispatch() == 0 {
                 std::thread::yield_now();

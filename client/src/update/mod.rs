@@ -28,7 +28,7 @@ use onesided_fabric::FabricKind;
 use onesided_protocol::control::{FabricName, TableInfo, UpdateMode};
 use onesided_protocol::rpc::{Expect, Op, Ttl};
 
-use crate::core::{Connection, Outgoing};
+use crate::core::{Connection, Outgoing, is_driver};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current};
@@ -39,6 +39,7 @@ use crate::value::Version;
 
 pub(crate) use extents::Extents;
 use known::{Known, Remembered};
+use posted::InDoubt;
 
 /// How often a PUT tries before it asks the server.
 const TRIES: usize = 8;
@@ -151,13 +152,10 @@ pub(crate) async fn put(
 ) -> Result<Option<Version>, Error> {
     // At most a lookup, then a lease.
     for _ in 0..3 {
-        let tried = match now::put(table, key, value, options) {
-            Some(tried) => tried,
-            None => match posted::put_waiting(table, key, value, options) {
-                Some(Ok(tried)) => tried,
-                Some(Err(in_doubt)) => Box::pin(posted::in_doubt(table, in_doubt, key)).await?,
-                None => Box::pin(posted::put(table, key, value, options)).await?,
-            },
+        let tried = match put_now(table, key, value, options) {
+            Some(Ok(tried)) => tried,
+            Some(Err(in_doubt)) => Box::pin(posted::in_doubt(table, in_doubt, key)).await?,
+            None => Box::pin(posted::put(table, key, value, options)).await?,
         };
         match tried {
             Tried::AskServer => return Ok(None),
@@ -181,6 +179,26 @@ pub(crate) async fn put(
         }
     }
     Ok(None)
+}
+
+/// A try that takes no future: by loads, or by a thread that waits itself. `None`: it takes one,
+/// or there is no connection just now; nothing was done.
+fn put_now(
+    table: &TableHandle,
+    key: &[u8],
+    value: &[u8],
+    options: PutOptions,
+) -> Option<Result<Tried, InDoubt>> {
+    table.with_now(|open, own| {
+        let ask = Some(Ok(Tried::AskServer));
+        let Some(updates) = &open.updates else { return ask };
+        let Some(put) = Put::of(open, key, value, options) else { return ask };
+        match open.connection.loads() {
+            Some(loads) => Some(Ok(now::put(open, own, loads, updates, put))),
+            None if is_driver() => posted::put_waiting(open, own, updates, put),
+            None => None,
+        }
+    })
 }
 
 /// Looks for a key's entry with all detours, and remembers it. Whether it was found.

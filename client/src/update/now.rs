@@ -10,28 +10,22 @@ use onesided_protocol::layout::state::State;
 use super::entry::{self, Words};
 use super::known::Remembered;
 use super::{Done, Put, REPAIR_EVERY, TRIES, Tried, Updates};
-use crate::options::PutOptions;
 use crate::read::{self, Current, Look};
 use crate::stats::Counter;
-use crate::table::{OpenTable, Own, TableHandle};
+use crate::table::{OpenTable, Own};
 
 thread_local! {
     static ENTRY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `None`: the memory is not mapped, or there is no connection just now.
 pub(super) fn put(
-    table: &TableHandle,
-    key: &[u8],
-    value: &[u8],
-    options: PutOptions,
-) -> Option<Tried> {
-    table.with_now(|open, own| {
-        let loads = open.connection.loads()?;
-        let Some(updates) = &open.updates else { return Some(Tried::AskServer) };
-        let Some(put) = Put::of(open, key, value, options) else { return Some(Tried::AskServer) };
-        Some(Update { open, own, loads, updates, put }.make())
-    })
+    open: &OpenTable,
+    own: &Own,
+    loads: &Loads,
+    updates: &Updates,
+    put: Put<'_>,
+) -> Tried {
+    Update { open, own, loads, updates, put }.make()
 }
 
 struct Update<'a> {

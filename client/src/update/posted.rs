@@ -16,13 +16,13 @@ use super::entry::{self, Words};
 use super::extents::Held;
 use super::known::{Remembered, Tag};
 use super::{Done, Put, TRIES, Tried, Updates};
-use crate::core::{Deadline, NoWord, Posted, Session, Swap, block_on, is_driver};
+use crate::core::{Deadline, NoWord, Posted, Session, Swap, block_on};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current, Seen};
 use crate::rpc;
 use crate::stats::Counter;
-use crate::table::{OpenTable, TableHandle};
+use crate::table::{OpenTable, Own, TableHandle};
 
 /// After so many updates of a key by this client its slot is repaired. Readers follow four forwards
 /// here and then ask, which repairs it, too; so oftener would help few of them.
@@ -67,29 +67,23 @@ pub(super) async fn put(
 /// As [`put`], of a key whose entry is known, by a thread that waits itself: in few instructions,
 /// where nothing is in the way. `None`: nothing was done.
 pub(super) fn put_waiting(
-    table: &TableHandle,
-    key: &[u8],
-    value: &[u8],
-    options: PutOptions,
+    open: &OpenTable,
+    own: &Own,
+    updates: &Updates,
+    put: Put<'_>,
 ) -> Option<Result<Tried, InDoubt>> {
-    if !is_driver() {
-        return None;
-    }
-    table.with_now(|open, _| {
-        let updates = open.updates.as_ref()?;
-        let put = Put::of(open, key, value, options)?;
-        let tag = updates.known.tag(open.view.hash(key), key);
-        let known = updates.known.get(tag)?;
-        let update = Update { open, updates, put, tag, by: table.deadline("put") };
-        match update.make_waiting(known)? {
-            Ok(tried) => Some(Ok(tried)),
-            Err(Failed::Nothing) => Some(Ok(Tried::AskServer)),
-            Err(Failed::InDoubt(place, version)) => {
-                let session = Arc::clone(open.connection.session());
-                Some(Err(InDoubt { session, place, version }))
-            }
+    let tag = updates.known.tag(open.view.hash(put.key), put.key);
+    let known = updates.known.get(tag)?;
+    let by = Deadline::after("put", open.connection.options().operation_timeout);
+    let update = Update { open, updates, put, tag, by };
+    match update.make_waiting(own, known)? {
+        Ok(tried) => Some(Ok(tried)),
+        Err(Failed::Nothing) => Some(Ok(Tried::AskServer)),
+        Err(Failed::InDoubt(place, version)) => {
+            let session = Arc::clone(open.connection.session());
+            Some(Err(InDoubt { session, place, version }))
         }
-    })
+    }
 }
 
 /// What became of an update is not known.
@@ -125,7 +119,7 @@ impl Update<'_> {
 
     /// The first try of a thread that waits itself; the others, if others are faster. `None`:
     /// nothing was posted.
-    fn make_waiting(&self, remembered: Remembered) -> Option<Result<Tried, Failed>> {
+    fn make_waiting(&self, own: &Own, remembered: Remembered) -> Option<Result<Tried, Failed>> {
         let Remembered { current, updates } = remembered;
         let is_simple = holds(Rule::IndexReadOnly) && holds(Rule::Token);
         if !is_simple || !self.put.may_replace(self.open, &current) {
@@ -135,7 +129,7 @@ impl Update<'_> {
         let at = self.remote(current.addr)?;
         let (mut place, connection) = (None, &self.open.connection);
         let post = |id| self.post(id, &mut place, (at, current.word), version);
-        let ((words, expected), found) = match connection.word_blocking(self.by, post)? {
+        let (sent, found) = match connection.word_blocking(self.by, post)? {
             Ok(found) => found,
             Err(NoWord::NotPosted(Stopped::NoRoom)) => return Some(Ok(Tried::NoRoom)),
             Err(NoWord::NotPosted(_) | NoWord::NoSlot(_)) => return None,
@@ -144,9 +138,9 @@ impl Update<'_> {
                 return Some(Err(Failed::InDoubt(place?, version)));
             }
         };
-        self.open.counts.add(Counter::UpdateRoundTrips, 1);
-        let first = (Attempt { found, expected, version, words }, place?);
-        if found == expected {
+        own.shard.add(Counter::UpdateRoundTrips, 1);
+        let first = (Attempt { found, version, sent }, place?);
+        if found == sent.expected {
             return Some(Ok(self.linked(first.1.addr, &first.0, updates, false)));
         }
         let others = self.make_from(remembered, Some(first));
@@ -184,11 +178,11 @@ impl Update<'_> {
                 }
             };
             let found = attempt.found;
-            if found == attempt.expected {
+            if found == attempt.sent.expected {
                 let Some(Place { addr, .. }) = place else { break };
                 let done = self.linked(addr, &attempt, updates, lost);
                 if !holds(Rule::IndexReadOnly) {
-                    read::point_slot(self.open, self.put.key, seen, attempt.words.forward);
+                    read::point_slot(self.open, self.put.key, seen, attempt.sent.words.forward);
                 }
                 return Ok(done);
             }
@@ -227,7 +221,7 @@ impl Update<'_> {
         let expected = self.expected(current).await;
         let post = |id| self.post(id, place, (at, expected), version);
         let posted = self.open.connection.word(self.by, post).await;
-        let ((words, expected), found) = match posted {
+        let (sent, found) = match posted {
             Ok(found) => found,
             Err(NoWord::NotPosted(stopped)) => return Err(stopped),
             Err(NoWord::NoSlot(_)) => return Err(Stopped::Nothing),
@@ -238,7 +232,7 @@ impl Update<'_> {
             }
         };
         self.open.counts.add(Counter::UpdateRoundTrips, 1);
-        Ok(Attempt { found, expected, version, words })
+        Ok(Attempt { found, version, sent })
     }
 
     /// The word that is to be swapped: that of this very entry. (Without the rule that of whatever
@@ -259,7 +253,7 @@ impl Update<'_> {
         place: &mut Option<Place>,
         (at, expected): (RemoteAddr, u64),
         version: u64,
-    ) -> Result<(Words, u64), Stopped> {
+    ) -> Result<Sent, Stopped> {
         let is_new = place.is_none();
         let len_bytes = entry::len_bytes(self.put.key, self.put.value);
         let mut room = self.updates.extents.lock();
@@ -287,7 +281,7 @@ impl Update<'_> {
         let (commits, expected) = connection.take_commits(at, expected);
         let swap = Swap { at, expected, new: words.forward };
         match connection.post_swap(id, commits, (to, buffer), swap) {
-            Ok(Posted::Both) => Ok((words, expected)),
+            Ok(Posted::Both) => Ok(Sent { words, expected, tend: room.is_low() }),
             // A pending entry that nothing leads to. What was to be committed the server does.
             Ok(Posted::WriteOnly) | Err(_) => Err(Stopped::Nothing),
             Ok(Posted::Nothing) => Err(give_back(&mut room, place)),
@@ -317,14 +311,14 @@ impl Update<'_> {
 
     /// The entry at `addr` is the newest one.
     fn linked(&self, addr: LogAddr, attempt: &Attempt, updates: u32, is_contended: bool) -> Tried {
-        let &Attempt { version, words, .. } = attempt;
+        let &Attempt { version, sent: Sent { words, tend, .. }, .. } = attempt;
         self.commit(addr, words, is_contended);
         let (word, expiry_s) = (words.committed, self.put.expiry_s);
         let current = Current { addr, word, version, expiry_s };
         let repair = updates + 1 >= REPAIR_EVERY;
         let updates = if repair { 0 } else { updates + 1 };
         self.updates.known.put(self.tag, Remembered { current, updates });
-        Tried::Done(Done { version, tend: self.updates.extents.lock().is_low(), repair })
+        Tried::Done(Done { version, tend, repair })
     }
 
     /// The newest entry, when the state word of one before it was this.
@@ -348,14 +342,22 @@ impl Update<'_> {
     }
 }
 
+/// A try that was posted.
+#[derive(Clone, Copy)]
+struct Sent {
+    words: Words,
+    /// What the state word of the entry that is to be replaced has to be.
+    expected: u64,
+    /// It is time to ask for the next lease.
+    tend: bool,
+}
+
 /// A try whose answer came.
 struct Attempt {
     /// The state word of the entry that is to be replaced.
     found: u64,
-    /// What it had to be.
-    expected: u64,
     version: u64,
-    words: Words,
+    sent: Sent,
 }
 
 /// Why a try came to nothing.

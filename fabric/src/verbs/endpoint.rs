@@ -73,6 +73,9 @@ pub(crate) struct Link {
 pub(super) struct Tx {
     pub(super) queue: SendQueue,
     pub(super) regions: Regions,
+    /// Where the next CAS or FAA leaves what it found: taken from the pool only while others are
+    /// in flight.
+    pub(super) spare: Option<Buffer>,
     /// What the peer may do by this queue pair.
     pub(super) granted: Granted,
     /// When what is in flight must have been flushed.
@@ -95,7 +98,8 @@ impl Link {
         let queue = SendQueue::new(qp, tag, core.limits.send_depth / 4);
         let regions = Regions::default();
         let granted = Granted::new();
-        let tx = Tx { queue, regions, granted, flush_by: None, progress: (0, None) };
+        let (spare, flush_by, progress) = (None, None, (0, None));
+        let tx = Tx { queue, regions, spare, granted, flush_by, progress };
         Self {
             core,
             tag,

@@ -39,19 +39,9 @@ impl Link {
         {
             return Polled::NotPosted;
         }
-        let polled = match (self.poll_for(id, spin, &mut poller), awaited) {
-            (None, _) => Polled::Posted,
-            (Some(buffer), Awaited::Read(_, into)) => {
-                buffer.put_into(into);
-                Polled::Done
-            }
-            (Some(buffer), Awaited::Atomic(found)) => {
-                *found = buffer.words().first().copied().unwrap_or_default();
-                Polled::Done
-            }
-        };
+        let is_done = self.poll_for(id, spin, &mut poller, awaited);
         self.leave(poller);
-        polled
+        if is_done { Polled::Done } else { Polled::Posted }
     }
 
     /// Tells whoever sleeps if there is something for who polls next.
@@ -63,29 +53,33 @@ impl Link {
         }
     }
 
-    /// Polls until `id` completes; what it has in its buffer. `None`: that takes longer, or others
-    /// have to hear of something first.
+    /// Polls until `id` completes, and puts where it is awaited what it brought; whether it did. If
+    /// not, that takes longer, or others have to hear of something first.
     #[inline]
-    fn poll_for(&self, id: u64, spin: Duration, poller: &mut Poller) -> Option<Buffer> {
+    fn poll_for(&self, id: u64, spin: Duration, poller: &mut Poller, awaited: Awaited<'_>) -> bool {
         let mut wc = Wc::none();
         for _ in 0..OTHERS_MAX {
             if !self.poll_for_one(spin, &mut wc) {
-                return None;
+                return false;
             }
             if tag_of(&wc) == self.tag {
                 let mut tx = self.tx.lock();
                 if let Some((buffer, count)) = tx.queue.take_last(&wc, id) {
+                    tx.spare = land(buffer, awaited).or(tx.spare.take());
                     drop(tx);
                     self.core.freed(count);
-                    return Some(buffer);
+                    return true;
                 }
             }
-            let buffer = self.met(&wc, id, poller);
-            if buffer.is_some() || !poller.ready.is_empty() {
-                return buffer;
+            if let Some(buffer) = self.met(&wc, id, poller) {
+                land(buffer, awaited);
+                return true;
+            }
+            if !poller.ready.is_empty() {
+                return false;
             }
         }
-        None
+        false
     }
 
     /// Posts a READ, unless anything is in its way; whether it did.
@@ -146,5 +140,21 @@ impl Link {
             self.core.forget(&mut poller.ended);
         }
         seen.buffer
+    }
+}
+
+/// Puts what a buffer brought where it is awaited; gives the buffer, if that is for the next CAS or
+/// FAA to use.
+#[inline]
+fn land(buffer: Buffer, awaited: Awaited<'_>) -> Option<Buffer> {
+    match awaited {
+        Awaited::Read(_, into) => {
+            buffer.put_into(into);
+            None
+        }
+        Awaited::Atomic(found) => {
+            *found = buffer.words().first().copied().unwrap_or_default();
+            Some(buffer)
+        }
     }
 }

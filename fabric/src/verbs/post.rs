@@ -64,7 +64,7 @@ impl Link {
                 (buffer.len().div_ceil(self.core.transfer_bytes), None)
             }
             Opcode::CompareSwap { .. } | Opcode::FetchAdd { .. } => {
-                (1, Some(self.core.pool.get(8)))
+                (1, Some(tx.spare.take().unwrap_or_else(|| self.core.pool.get(8))))
             }
         };
         let count = count.max(1);

@@ -184,3 +184,20 @@ fn more_late_reads_than_places_are_not_posted_and_end_in_time() {
     assert!(!connection.is_in_use(), "all places are free again");
     assert!(connection.slots.may_be_late());
 }
+
+#[test]
+fn a_late_read_finds_its_slot_once_and_others_are_left_alone() {
+    let mut reads = PolledIds::default();
+    let (first, second) = (reads.next(), reads.next());
+    assert!(first != second && first < 1 << 32 && second < 1 << 32);
+    let slot = 7 << 32 | 3;
+    reads.late.push((second, slot));
+    assert_eq!(reads.slot_of(first), None, "nobody waits for it");
+    assert_eq!(reads.slot_of(second), Some(slot));
+    assert_eq!(reads.slot_of(second), None, "once");
+    for of_a_slot_or_of_no_request in [slot, 0, u64::MAX] {
+        assert_eq!(reads.slot_of(of_a_slot_or_of_no_request), Some(of_a_slot_or_of_no_request));
+    }
+    reads.last = u32::MAX;
+    assert_eq!(reads.next(), 1, "0 is no id");
+}
