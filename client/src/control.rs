@@ -61,10 +61,11 @@ fn run(link: &Arc<Link>, mut live: Established) {
                 let _told = counted
                     .map(|Counted { table, counts }| ToServer::Counted { table, counts })
                     .try_for_each(|report| tell_one(&mut live.control, &report, by));
-                // A goodbye says so.
-                link.close_leases();
-                // The session's lease ends it if this does not arrive.
-                let _unheard = live.control.ask(&ToServer::Goodbye, by);
+                // A goodbye says that nothing is written any more. If that is not so, or it does not
+                // arrive, the session's lease ends it.
+                if link.stop_writing(by) {
+                    let _unheard = live.control.ask(&ToServer::Goodbye, by);
+                }
                 live.connection.mark_lost("the client was closed");
                 return;
             }

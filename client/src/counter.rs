@@ -40,6 +40,17 @@ pub struct Counter {
 struct Place {
     open: Weak<OpenTable>,
     cell: LogAddr,
+    /// [`OpenTable::cells_epoch`] before it was asked for.
+    epoch: u64,
+}
+
+impl Place {
+    /// Whether the connection was told so, and the cell may be no other counter's by now: for who
+    /// has begun an operation.
+    #[inline]
+    fn is_on(&self, open: &OpenTable) -> bool {
+        std::ptr::eq(self.open.as_ptr(), open) && self.epoch == open.cells_epoch()
+    }
 }
 
 impl fmt::Debug for Counter {
@@ -218,7 +229,7 @@ impl Counter {
         let place = self.place.load();
         let Some(place) = &*place else { return Now::NotDone };
         let done = self.table.handle.with_now(|open, own| {
-            if !std::ptr::eq(place.open.as_ptr(), open) || !open.updates_one_sidedly() {
+            if !place.is_on(open) || !open.updates_one_sidedly() {
                 return None;
             }
             let word = match open.connection.loads() {
@@ -282,7 +293,8 @@ impl Counter {
                 },
             };
             let begun = handle.begin();
-            let Some(cell) = place.filter(|_| open.is_usable()) else { continue };
+            let is_good = || open.is_usable() && self.place_on(&open) == place;
+            let Some(cell) = place.filter(|_| is_good()) else { continue };
             let Some(remote) = open.io().cell(cell).await? else {
                 self.place.store(None);
                 continue;
@@ -319,20 +331,24 @@ impl Counter {
     fn place_on(&self, open: &Arc<OpenTable>) -> Option<LogAddr> {
         let place = self.place.load();
         let place = place.as_ref()?;
-        std::ptr::eq(place.open.as_ptr(), Arc::as_ptr(open)).then_some(place.cell)
+        place.is_on(open).then_some(place.cell)
     }
 
     /// Asks where it is, and what it is. The place is one only if the answer came over this
     /// connection.
     async fn find(&self, open: &Arc<OpenTable>) -> Result<(Option<LogAddr>, Option<i64>), Error> {
         self.table.handle.count(Counts::RpcCounters, 1);
+        let epoch = open.cells_epoch();
         let op = Op::Counter { key: &self.key, action: CounterAction::Find };
         let (found, answered) =
             rpc::call_where(&self.table.handle, "counter", &op, rpc::counter).await?;
         let Some((cell, number)) = found else { return Ok((None, None)) };
-        let place = Place { open: Arc::downgrade(&answered), cell };
-        self.place.store(Some(Arc::new(place)));
-        Ok((Arc::ptr_eq(&answered, open).then_some(cell), Some(number)))
+        let is_of_this = Arc::ptr_eq(&answered, open);
+        if is_of_this {
+            let place = Place { open: Arc::downgrade(open), cell, epoch };
+            self.place.store(Some(Arc::new(place)));
+        }
+        Ok((is_of_this.then_some(cell), Some(number)))
     }
 
     /// As [`Self::get`], where that is a load.
@@ -342,7 +358,7 @@ impl Counter {
         let place = place.as_ref()?;
         self.table.handle.with_now(|open, own| {
             let loads = open.connection.loads()?;
-            if !std::ptr::eq(place.open.as_ptr(), open) {
+            if !place.is_on(open) {
                 return None;
             }
             let memory = loads.region(RegionId(place.cell.region()))?;
@@ -370,7 +386,7 @@ impl Counter {
                 }
             };
             let begun = handle.begin();
-            if !open.is_usable() {
+            if !open.is_usable() || self.place_on(&open) != Some(cell) {
                 continue;
             }
             let read = open.io().number(cell).await;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::FabricKind;
@@ -21,6 +21,9 @@ use crate::url::Url;
 
 /// Administrative requests that may wait.
 const JOBS_MAX: usize = 1024;
+
+/// How often a client that says goodbye looks whether its last operations are over.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Tables that are gone and whose reads wait to be told.
 const LEFT_TO_TELL_MAX: usize = 64;
@@ -333,17 +336,28 @@ impl Link {
         open.push(Arc::downgrade(table));
     }
 
-    /// No operation that begins from now on looks at what was retired. Whether one did until now.
-    pub(crate) fn forget(&self, retired: &[Retired]) -> bool {
+    /// No operation that begins from now on looks at what was retired up to this epoch. Whether one
+    /// did until now.
+    pub(crate) fn forget(&self, retired: &[Retired], epoch: u64) -> bool {
         let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
-        let of_table = |retired| open.iter().filter(|table| table.forget(retired)).count();
+        let of_table = |retired| open.iter().filter(|table| table.forget(retired, epoch)).count();
         retired.iter().map(|&retired| of_table(retired)).sum::<usize>() > 0
     }
 
-    /// Nothing is written any more into what the server has leased when this returns.
-    pub(crate) fn close_leases(&self) {
+    /// Nothing is written any more into what the server has leased, nor added to its counters, when
+    /// this returns; `false`: some operation is still under way that may.
+    pub(crate) fn stop_writing(&self, by: Instant) -> bool {
         let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
         open.iter().filter_map(|table| table.updates.as_ref()).for_each(|u| u.extents.close());
+        open.iter().for_each(|table| table.mark_stale());
+        let mut under_way = self.shared.operations.under_way(&self.shared.stats);
+        while !under_way.is_over() || !under_way.fenced {
+            if Instant::now() >= by {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        true
     }
 
     /// The control thread tells the server of these from now on.

@@ -54,7 +54,7 @@ impl Retirement {
         epoch: u64,
         retired: Vec<Retired>,
     ) -> Self {
-        link.forget(&retired);
+        link.forget(&retired, epoch);
         let (link, connection) = (Arc::clone(link), Arc::clone(connection));
         let stage = Stage::operations(&link);
         Self { link, connection, epoch, retired, stage }
@@ -87,7 +87,7 @@ impl Retirement {
             reads.retain(|&read| self.connection.is_under_way(read));
             if reads.is_empty() {
                 // What began before may have learnt of it once more.
-                self.stage = match self.link.forget(&self.retired) {
+                self.stage = match self.link.forget(&self.retired, self.epoch) {
                     true => Stage::operations(&self.link),
                     false => self.let_go(),
                 };

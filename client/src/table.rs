@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::{Buffer, Line};
 use onesided_protocol::control::{Retired, TableInfo, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
+use onesided_protocol::rules::{Rule, holds};
 
 use thread_local::ThreadLocal;
 
@@ -36,6 +37,8 @@ pub(crate) struct OpenTable {
     /// For a table whose entries this client replaces itself.
     pub(crate) updates: Option<Updates>,
     stale: AtomicBool,
+    /// Places of counters that were asked for before this epoch count no more.
+    cells_epoch: AtomicU64,
     /// What answers to GETs by RPC have been long of late, in bytes.
     value_bytes: AtomicUsize,
 }
@@ -50,9 +53,10 @@ impl OpenTable {
         let view = read::TableView::new(&connection, &info);
         let counts = Arc::clone(counts);
         let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let cells_epoch = AtomicU64::new(0);
         let extents = before.and_then(|before| before.leases(&connection, &info));
         let updates = Updates::of(&connection, &info, extents);
-        Self { connection, info, view, counts, updates, stale, value_bytes }
+        Self { connection, info, view, counts, updates, stale, cells_epoch, value_bytes }
     }
 
     /// What the next connection has to do with the leases of this one.
@@ -99,12 +103,24 @@ impl OpenTable {
         self.stale.store(true, Ordering::Relaxed);
     }
 
-    /// No operation that begins from now on looks at this. Whether one did until now.
-    pub(crate) fn forget(&self, retired: Retired) -> bool {
+    /// Which places of counters count: those that were asked for when it was this already.
+    #[inline]
+    pub(crate) fn cells_epoch(&self) -> u64 {
+        self.cells_epoch.load(Ordering::Relaxed)
+    }
+
+    /// No operation that begins from now on looks at what was retired in this epoch. Whether one
+    /// did until now.
+    pub(crate) fn forget(&self, retired: Retired, epoch: u64) -> bool {
         match retired {
             Retired::Table(id) if id == self.info.id => !self.stale.swap(true, Ordering::Relaxed),
             Retired::Table(_) => false,
             Retired::Region(id) => self.view.forget_region(id),
+            Retired::Cells(id) => {
+                id == self.info.id
+                    && holds(Rule::RetiredIsForgotten)
+                    && self.cells_epoch.fetch_max(epoch, Ordering::Relaxed) < epoch
+            }
         }
     }
 }

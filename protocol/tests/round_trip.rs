@@ -259,9 +259,10 @@ fn table_messages() -> impl Strategy<Value = ToClient> {
 }
 
 fn to_client() -> impl Strategy<Value = ToClient> {
-    let retired = any::<(bool, u32)>().prop_map(|(is_table, id)| match is_table {
-        true => Retired::Table(id),
-        false => Retired::Region(id),
+    let retired = (0..3, any::<u32>()).prop_map(|(kind, id)| match kind {
+        0 => Retired::Table(id),
+        1 => Retired::Region(id),
+        _ => Retired::Cells(id),
     });
     let alive = (any::<[u64; 3]>(), vec(retired, 0..5)).prop_map(|(numbers, retired)| {
         let [clock_ns, catalog_epoch, epoch] = numbers;

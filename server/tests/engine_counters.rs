@@ -9,7 +9,7 @@ use engine_support::{RawReader, engine, small};
 use onesided_fabric::Rights;
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
-use onesided_protocol::control::{TableOptions, UpdateMode};
+use onesided_protocol::control::{Retired, TableOptions, UpdateMode};
 use onesided_protocol::layout::cell::{self, ADD_MAX, NUMBER_MAX, NUMBER_MIN};
 use onesided_protocol::layout::state::State;
 use onesided_protocol::rpc::{CounterAction, ErrorCode, Expect, RpcError, Ttl};
@@ -257,7 +257,11 @@ fn cells_come_back_with_the_table_when_no_session_can_know_them() {
     assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");
     let held = engine.memory_status();
     assert!(held.cells_bytes >= 16_000, "{held:?}");
-    let mut acknowledged = Acknowledged { epoch: engine.epoch(), sessions: [(session, 0)].into() };
+    let mut acknowledged = Acknowledged {
+        epoch: engine.epoch(),
+        sessions: [(session, 0)].into(),
+        ..Acknowledged::default()
+    };
     engine.reclaim(&acknowledged);
     assert_eq!(engine.memory_status().cells_bytes, held.cells_bytes, "it may add still");
     acknowledged.sessions.insert(session, engine.epoch());
@@ -305,4 +309,80 @@ fn threads_lose_no_addition() {
         }
     });
     assert_eq!(find(&table, "c"), Some((cell, THREADS * EACH)));
+}
+
+/// Counters that come and go, beside one that stays.
+#[test]
+fn cells_of_counters_that_have_gone_are_used_again() {
+    let cleaning = Cleaning::Aggressive;
+    let (engine, _) = engine(EngineConfig { cleaning, ..small(4 << 20) });
+    let table = table(&engine, TableOptions::default());
+    add(&table, "stays", 5).expect("made");
+    let (session, mut acknowledged) = (3, 0);
+    let mut most = 0;
+    for n in 0..100_000_i64 {
+        let key = n.to_string();
+        assert_eq!(add(&table, &key, n), Ok(0));
+        assert_eq!(add(&table, &key, 1), Ok(n));
+        assert!(table.delete(key.as_bytes(), Expect::Any).expect("deleted"));
+        // The session beats now and then, and acknowledges what it was told the time before.
+        if n % 200 == 0 {
+            let sessions = [(session, acknowledged)].into();
+            let epoch = engine.epoch();
+            engine.reclaim(&Acknowledged { epoch, sessions, ..Acknowledged::default() });
+            (acknowledged, most) = (epoch, most.max(engine.memory_status().cells_bytes));
+        }
+    }
+    assert!(most <= 16 << 10, "{most} bytes for 600 cells that wait at most");
+    assert_eq!(find(&table, "stays").map(|(_, number)| number), Some(5));
+}
+
+#[test]
+fn a_cell_is_another_counter_s_when_no_session_can_know_it() {
+    let (engine, _) = engine(small(4 << 20));
+    let table = table(&engine, TableOptions::default());
+    let ended = |key: &str| {
+        add(&table, key, 7).expect("made");
+        let (cell, _) = find(&table, key).expect("there");
+        table.delete(key.as_bytes(), Expect::Any).expect("deleted");
+        cell
+    };
+    let next = |key: &str| {
+        add(&table, key, 1).expect("made");
+        find(&table, key).expect("there").0
+    };
+    let cell = ended("c");
+    assert_ne!(next("not retired"), cell);
+    engine.retire_cells();
+    assert_eq!(engine.retired_after(0), (1, vec![Retired::Cells(table.id())]));
+    let held = |sessions, adders| {
+        engine.reclaim(&Acknowledged { epoch: engine.epoch(), sessions, adders });
+        engine.has_retired()
+    };
+    let (knows, knows_no_more) = (|| [(3, 0)].into(), || [(3, 1)].into());
+    assert!(held(knows(), [].into()), "a session may add to it");
+    assert!(held(knows_no_more(), [(2, 0)].into()), "a process may");
+    assert_ne!(next("it waits"), cell);
+    assert_eq!(cell::number(word(&engine, cell)), None, "whoever adds now is told");
+    assert!(!held(knows_no_more(), [].into()));
+    assert_eq!(next("another"), cell);
+    assert_eq!(word(&engine, cell), 1);
+    // One whose table goes comes back with that.
+    let cell = ended("last");
+    engine.retire_cells();
+    engine.drop_table("t", vec![]).expect("dropped");
+    engine.reclaim(&Acknowledged::by_all());
+    assert_eq!((engine.memory_status().cells_bytes, engine.has_retired()), (0, false), "{cell:?}");
+}
+
+/// Where clients can write entries they can let several name one cell.
+#[test]
+fn cells_that_clients_could_name_twice_are_used_once() {
+    let (engine, _) = engine(small(4 << 20));
+    let cas = TableOptions { update: UpdateMode::Cas, ..TableOptions::default() };
+    let table = table(&engine, cas);
+    add(&table, "c", 7).expect("made");
+    table.delete(b"c", Expect::Any).expect("deleted");
+    engine.retire_cells();
+    assert!(!engine.has_retired());
 }

@@ -107,11 +107,15 @@ fn a_retired_region_is_offered_to_nobody_and_waits_for_sessions() {
     assert_eq!(waiting.retired_bytes, REGION as u64);
     for sessions in [vec![(1, 0)], vec![(1, epoch), (2, epoch - 1)]] {
         let sessions = sessions.into_iter().collect();
-        engine.reclaim(&Acknowledged { epoch: engine.epoch(), sessions });
+        engine.reclaim(&Acknowledged {
+            epoch: engine.epoch(),
+            sessions,
+            ..Acknowledged::default()
+        });
         assert_eq!(engine.memory_status(), waiting, "a session may look at it");
     }
     let sessions = [(1, epoch), (2, epoch)].into_iter().collect();
-    engine.reclaim(&Acknowledged { epoch: engine.epoch(), sessions });
+    engine.reclaim(&Acknowledged { epoch: engine.epoch(), sessions, ..Acknowledged::default() });
     assert_eq!(engine.memory_status().retired_bytes, 0);
     assert_sum(&engine);
 }

@@ -10,7 +10,8 @@ use onesided_server::engine::{Acknowledged, Engine};
 
 /// What these sessions have acknowledged.
 fn acknowledged(engine: &Engine, sessions: &[(u64, u64)]) -> Acknowledged {
-    Acknowledged { epoch: engine.epoch(), sessions: sessions.iter().copied().collect() }
+    let (epoch, sessions) = (engine.epoch(), sessions.iter().copied().collect());
+    Acknowledged { epoch, sessions, ..Acknowledged::default() }
 }
 
 fn key(n: u32) -> Vec<u8> {

@@ -276,6 +276,7 @@ impl Retired {
         let (kind, id) = match *self {
             Self::Table(id) => (1, id),
             Self::Region(id) => (2, id),
+            Self::Cells(id) => (3, id),
         };
         out.u8(kind);
         out.u32(id);
@@ -287,6 +288,7 @@ impl Retired {
         match kind {
             1 => Ok(Self::Table(id)),
             2 => Ok(Self::Region(id)),
+            3 => Ok(Self::Cells(id)),
             kind => {
                 let value = u64::from(kind);
                 Err(DecodeError::Unknown { field: "kind of what is retired", value })

@@ -228,6 +228,9 @@ pub enum Retired {
     Table(u32),
     /// The region of this id: a READ of it may soon cost the connection.
     Region(u32),
+    /// Cells of counters that have ended, of the table of this id: those that are found from now on
+    /// may be at their places.
+    Cells(u32),
 }
 
 /// What a client has counted of a table: the server cannot.

@@ -130,7 +130,7 @@ impl Table {
         };
         let inserted = self.insert(found, header, key, &cell::to_value(cell));
         if !matches!(inserted, Ok(Some(_))) {
-            self.cells.give_last(cell);
+            self.cells.give(&[cell]);
         }
         inserted
     }
@@ -197,35 +197,52 @@ impl Table {
         if is_own { Ok(cell) } else { Err(broken()) }
     }
 
-    /// The counter ends: no change of its number counts from now on. Its entry goes next. One that
+    /// A counter ends: no change of its number counts from now on. Its entry goes next. One that
     /// has ended, whose entry could not go then, stays so: twice would make a number of it again.
-    fn end_counter(&self, hit: &Hit) -> Result<(), RpcError> {
-        let cell = self.cell_of(hit)?;
+    fn end_cell(&self, cell: LogAddr) -> Result<(), RpcError> {
         match cell::number(self.shared.pool.at(cell).load()) {
             Some(_) => self.shared.fetch_add(cell, DELETED).map(|_| ()),
             None => Ok(()),
         }
     }
 
-    /// As [`Self::end_counter`], if the entry at `addr` is one of a counter, whose table goes.
+    /// Ends the counter whose entry is at `addr`, if it is one, and whose table goes.
     pub(super) fn end_counter_of_dropped(&self, addr: LogAddr, header: EntryHeader) {
         if header.is_counter() {
+            let cell = self.cell_of(&Hit { slot_bytes: 0, addr, header });
             // What cannot be ended is no use to anybody either: its table is gone.
-            let _logged = self.end_counter(&Hit { slot_bytes: 0, addr, header });
+            let _logged = cell.and_then(|cell| self.end_cell(cell));
         }
     }
 
-    /// [`Self::end_counter`] before its entry goes, if it is one; or after it, if a test wants it
-    /// so.
-    pub(super) fn end_counter_if(&self, hit: &Hit, before: bool) -> Result<(), RpcError> {
-        if !hit.header.is_counter() || before != holds(Rule::CounterEndsFirst) {
-            return Ok(());
+    /// Before an entry goes: if it is a counter's, that ends. Gives its cell, for
+    /// [`Self::counter_has_gone`].
+    pub(super) fn end_counter_if(&self, hit: &Hit) -> Result<Option<LogAddr>, RpcError> {
+        if !hit.header.is_counter() {
+            return Ok(None);
         }
-        match self.end_counter(hit) {
+        let end = |cell| match holds(Rule::CounterEndsFirst) {
+            true => self.end_cell(cell).map(|()| Some(cell)),
+            false => Ok(Some(cell)),
+        };
+        match self.cell_of(hit).and_then(end) {
             // A client has made it name no cell of this table: there is none to end.
-            Err(error) if self.is_cas() && error.code == ErrorCode::WrongType => Ok(()),
+            Err(error) if self.is_cas() && error.code == ErrorCode::WrongType => Ok(None),
             ended => ended,
         }
+    }
+
+    /// The entry of a counter that has ended is gone, and nothing leads to its cell.
+    pub(super) fn counter_has_gone(&self, cell: Option<LogAddr>) -> Result<(), RpcError> {
+        let Some(cell) = cell else { return Ok(()) };
+        if !holds(Rule::CounterEndsFirst) {
+            self.end_cell(cell)?;
+        }
+        // Where clients can write entries, other ones may name it.
+        if !self.is_cas() {
+            self.cells.has_ended(cell, &self.shared, self.id());
+        }
+        Ok(())
     }
 }
 

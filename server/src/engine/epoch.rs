@@ -58,6 +58,8 @@ pub(super) enum Memory {
     Table { id: u32, record: u32, pieces: Vec<(LogAddr, usize)>, slabs: Vec<LogAddr> },
     /// A region in which nothing is.
     Region { id: u32 },
+    /// Cells of a table's counters that have ended.
+    Cells { table: u32, cells: Vec<LogAddr> },
 }
 
 impl Memory {
@@ -65,6 +67,7 @@ impl Memory {
         match *self {
             Self::Table { id, .. } => Retired::Table(id),
             Self::Region { id } => Retired::Region(id),
+            Self::Cells { table, .. } => Retired::Cells(table),
         }
     }
 }
@@ -76,22 +79,30 @@ pub struct Acknowledged {
     pub epoch: u64,
     /// The epoch that each live session has acknowledged, by its id.
     pub sessions: BTreeMap<u64, u64>,
+    /// The same of sessions that are over, and whose process may still add to cells that it has
+    /// mapped.
+    pub adders: BTreeMap<u64, u64>,
 }
 
 impl Acknowledged {
     /// By all that live now, or ever will: there are none.
     #[must_use]
     pub fn by_all() -> Self {
-        Self { epoch: u64::MAX, sessions: BTreeMap::new() }
+        Self { epoch: u64::MAX, ..Self::default() }
     }
 
     fn frees(&self, waiting: &Waiting) -> bool {
         if !holds(Rule::RetiredWaits) {
             return true;
         }
-        let mut sessions = self.sessions.iter();
+        let adders = match waiting.memory {
+            // What they read does not count, and what they write is not there.
+            Memory::Table { .. } | Memory::Region { .. } => None,
+            Memory::Cells { .. } => Some(&self.adders),
+        };
+        let mut all = self.sessions.iter().chain(adders.into_iter().flatten());
         waiting.epoch <= self.epoch
-            && !sessions.any(|(&session, &epoch)| waiting.is_held_by(session, epoch))
+            && !all.any(|(&session, &epoch)| waiting.is_held_by(session, epoch))
     }
 }
 
@@ -124,7 +135,7 @@ impl Epochs {
         let state = self.state.lock();
         let pieces = state.waiting.iter().flat_map(|waiting| match &waiting.memory {
             Memory::Table { pieces, .. } => pieces.as_slice(),
-            Memory::Region { .. } => &[],
+            Memory::Region { .. } | Memory::Cells { .. } => &[],
         });
         pieces.map(|(_, len_bytes)| len_bytes).sum()
     }
@@ -182,6 +193,13 @@ impl Engine {
         waiting.find(|waiting| waiting.is_held_by(session, epoch)).map(|waiting| waiting.since_ns)
     }
 
+    /// Retires the cells of all counters that have ended, however few: a table by itself waits
+    /// for more.
+    pub fn retire_cells(&self) {
+        let tables = self.by_id.load();
+        tables.iter().for_each(|table| table.cells.retire(&self.shared, table.id()));
+    }
+
     /// Frees what was retired and nobody holds any more.
     pub fn reclaim(&self, acknowledged: &Acknowledged) {
         for memory in self.shared.epochs.take_free(acknowledged, self.clock_ns()) {
@@ -192,6 +210,10 @@ impl Engine {
                 Memory::Region { id } => {
                     let bytes = self.shared.pool.give_back(id);
                     self.shared.epochs.note_given_back(bytes);
+                }
+                // If it was dropped meanwhile, its slabs wait for a later epoch.
+                Memory::Cells { table, cells } => {
+                    self.table(table).iter().for_each(|table| table.cells.give(&cells));
                 }
             }
         }

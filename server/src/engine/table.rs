@@ -265,9 +265,9 @@ impl Table {
             let live = self.drop_expired(&mut found, key)?;
             check(expect, live.map(|hit| hit.header.version))?;
             let Some(hit) = live else { return Ok(false) };
-            self.end_counter_if(&hit, true)?;
+            let cell = self.end_counter_if(&hit)?;
             if self.remove(&mut found, hit, Death::Deleted)? {
-                self.end_counter_if(&hit, false)?;
+                self.counter_has_gone(cell)?;
                 return Ok(true);
             }
         }
@@ -388,24 +388,27 @@ impl Table {
             .append_entry(&self.log, need, header, key, value)
             .map_err(|error| Refused { error, wanted })?;
         self.note_version(header.version);
-        if let Err(error) = self.end_counter_if(&hit, true) {
-            self.give_up(&fresh, &header);
-            return Err(error.into());
-        }
+        let cell = match self.end_counter_if(&hit) {
+            Ok(cell) => cell,
+            Err(error) => {
+                self.give_up(&fresh, &header);
+                return Err(error.into());
+            }
+        };
         if self.is_cas() {
             let linked = self.link(found, hit, &fresh)?;
             if linked {
                 found.state.contents.sub(&hit.header);
                 found.state.contents.add(&header);
             }
-            self.end_counter_if(&hit, false)?;
+            self.counter_has_gone(cell)?;
             return Ok(linked.then_some(header.version));
         }
         let slot = found.base.plus(hit.slot_bytes);
         fresh.pending.update(self.shared.pool.at(hit.addr), slot, found.hash.fingerprint());
         found.state.contents.sub(&hit.header);
         found.state.contents.add(&header);
-        self.end_counter_if(&hit, false)?;
+        self.counter_has_gone(cell)?;
         self.heat.note(found.hash);
         self.release(hit.addr, &hit.header);
         self.settle(&fresh);

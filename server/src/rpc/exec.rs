@@ -53,7 +53,7 @@ impl Call<'_> {
                 let (value, version) = self.table()?.increment(key, *by)?;
                 Reply::Number { value, version }
             }
-            Op::Counter { key, action } => match self.table()?.counter(key, *action)? {
+            Op::Counter { key, action } => match self.counter(key, *action)? {
                 Counted::Absent => Reply::Absent,
                 Counted::Changed { old, version } => Reply::Number { value: old, version },
                 Counted::There { cell, number, version } => {

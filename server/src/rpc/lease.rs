@@ -1,11 +1,21 @@
-//! Leases: room in a table's log that a session writes entries into by itself.
+//! What a session writes by itself: leases, room in a table's log, and cells of counters.
 
 use onesided_protocol::LogAddr;
-use onesided_protocol::rpc::{ErrorCode, Op, Reply, RpcError};
+use onesided_protocol::rpc::{CounterAction, ErrorCode, Op, Reply, RpcError};
 
 use super::Call;
+use crate::engine::Counted;
 
 impl Call<'_> {
+    /// What concerns counters.
+    pub(super) fn counter(&self, key: &[u8], action: CounterAction) -> Result<Counted, RpcError> {
+        if action == CounterAction::Find {
+            // Before it can add: who is waited for when the session ends.
+            self.peer.session.note_adder(self.peer.endpoint.peer_process());
+        }
+        self.table()?.counter(key, action)
+    }
+
     /// What concerns leases.
     pub(super) fn lease(&self, op: &Op<'_>) -> Result<Reply<'static>, RpcError> {
         let session = &self.peer.session;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use onesided_fabric::PeerProcess;
@@ -58,6 +58,10 @@ pub(crate) struct Session {
     pub(crate) applied: AtomicU64,
     /// Processes that may write its leases until they end.
     writers: Mutex<Vec<PeerProcess>>,
+    /// It knows where cells of counters are.
+    may_add: AtomicBool,
+    /// A process that the server cannot watch does.
+    has_unseen: AtomicBool,
 }
 
 /// What a client reported over all tables.
@@ -142,6 +146,8 @@ impl Session {
             answers: Mutex::default(),
             applied: AtomicU64::new(0),
             writers: Mutex::default(),
+            may_add: AtomicBool::new(false),
+            has_unseen: AtomicBool::new(false),
         }
     }
 
@@ -200,9 +206,36 @@ impl Session {
         }
     }
 
+    /// Its client is told where cells of counters are. This process may add to them until it ends,
+    /// as far as the server can know.
+    pub(crate) fn note_adder(&self, process: std::io::Result<Option<PeerProcess>>) {
+        self.may_add.store(true, Ordering::Release);
+        match process {
+            Ok(process) => self.note_writer(process),
+            Err(_) => self.has_unseen.store(true, Ordering::Release),
+        }
+    }
+
     /// Whether somebody may still write what it leases, now that its endpoints are closed.
     pub(super) fn has_writers(&self) -> bool {
         self.writers.lock().iter().any(|process| !process.has_ended())
+    }
+
+    /// Whether somebody may still add to cells, now that its endpoints are closed.
+    pub(super) fn has_adders(&self) -> bool {
+        let may_add = self.may_add.load(Ordering::Acquire);
+        may_add && (self.has_unseen.load(Ordering::Acquire) || self.has_writers())
+    }
+
+    /// Whether this one, which is over, holds what the other one does, as long as that does.
+    fn holds_as_long_as(&self, other: &Self) -> bool {
+        let has_unseen = |session: &Self| session.has_unseen.load(Ordering::Acquire);
+        let has = |process: &PeerProcess| {
+            self.writers.lock().iter().any(|own| own.pid() == process.pid() && !own.has_ended())
+        };
+        Arc::ptr_eq(&self.tenant, &other.tenant)
+            && self.acknowledged() <= other.acknowledged()
+            && (has_unseen(self) || !has_unseen(other) && other.writers.lock().iter().all(has))
     }
 
     /// Whether no control connection speaks for it.

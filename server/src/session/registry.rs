@@ -152,7 +152,9 @@ impl Sessions {
         let own = registry.sessions.values().filter(|s| Arc::ptr_eq(&s.tenant, tenant));
         let sessions = own.map(|session| (session.id, session.acknowledged())).collect();
         drop(registry);
-        tenant.engine.reclaim(&Acknowledged { epoch, sessions });
+        // After the sessions: one that is over is among these before it is not among those.
+        let adders = self.orphans.adders(tenant);
+        tenant.engine.reclaim(&Acknowledged { epoch, sessions, adders });
     }
 
     /// The sessions that have not acknowledged for too long what they were told.
@@ -217,6 +219,8 @@ impl Sessions {
         if why == Ended::Lease && session.deadline() > Instant::now() {
             return;
         }
+        let Some(own) = registry.sessions.get(&session.id) else { return };
+        self.orphans.hold_cells(own, why);
         let Some(own) = registry.sessions.remove(&session.id) else { return };
         registry.tickets.forget(session.id);
         let endpoints = registry.endpoints_of(session.id);

@@ -362,7 +362,11 @@ impl Sim {
             false => since,
         };
         let sessions = (0..).zip(retirements.iter_mut().map(of)).collect();
-        self.engine.reclaim(&Acknowledged { epoch: self.engine.epoch(), sessions });
+        self.engine.reclaim(&Acknowledged {
+            epoch: self.engine.epoch(),
+            sessions,
+            ..Acknowledged::default()
+        });
     }
 
     /// A client dies: its connection breaks, and another one takes its place.
