@@ -54,15 +54,14 @@ impl OpenTable {
         let counts = Arc::clone(counts);
         let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
         let cells_epoch = AtomicU64::new(0);
-        let extents = before.and_then(|before| before.leases(&connection, &info));
+        let extents = before.and_then(|before| before.leases(&info));
         let updates = Updates::of(&connection, &info, extents);
         Self { connection, info, view, counts, updates, stale, cells_epoch, value_bytes }
     }
 
-    /// What the next connection has to do with the leases of this one.
-    fn leases(&self, next: &Connection, info: &TableInfo) -> Option<Arc<Extents>> {
+    /// What the next connection goes on with, if it is the same table there.
+    fn leases(&self, info: &TableInfo) -> Option<Arc<Extents>> {
         let updates = self.updates.as_ref().filter(|_| self.info.id == info.id)?;
-        updates.extents.go_on(next.session().id);
         Some(Arc::clone(&updates.extents))
     }
 

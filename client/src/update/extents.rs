@@ -45,6 +45,10 @@ pub(crate) struct Extents {
 /// What is written to, and what comes next. Whoever has it locked may write.
 #[derive(Default)]
 pub(crate) struct Room {
+    /// Whose it is: each connection that opens the table has its turn.
+    turn: u64,
+    /// The session of that connection.
+    session: u64,
     current: Option<(Arc<Extent>, usize)>,
     next: Option<Arc<Extent>>,
     full: Vec<Arc<Extent>>,
@@ -67,9 +71,16 @@ impl Drop for Tending<'_> {
 }
 
 impl Extents {
-    /// For who writes: as long as this is locked nobody else does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Room> {
         self.room.lock()
+    }
+
+    /// For who writes in its turn: as long as this is locked nobody else does. `None`: nothing may
+    /// be written any more. What is placed in the leases of the connection after it, and cannot be
+    /// posted, would leave a hole there.
+    pub(crate) fn lock_in(&self, turn: u64) -> Option<MutexGuard<'_, Room>> {
+        let room = self.lock();
+        (room.turn == turn && !room.closed).then_some(room)
     }
 
     /// One at a time; `None`: somebody else does.
@@ -84,15 +95,18 @@ impl Extents {
         self.lock().closed = true;
     }
 
-    /// Another connection is used from now on; whether its session is the same one. Leases of
-    /// another session are that one's end to give back.
-    pub(crate) fn go_on(&self, session: u64) {
+    /// Another connection is used from now on, in the turn that is returned; of the same session or
+    /// of another one. Leases of another session are that one's end to give back.
+    pub(crate) fn go_on(&self, session: u64) -> u64 {
         let mut room = self.lock();
+        room.turn += 1;
+        room.session = session;
         let current = room.current.take().map(|(extent, _)| extent);
         let next = room.next.take();
         room.full.extend(current.into_iter().chain(next));
         room.full.retain(|extent| extent.session == session);
         room.pause = 0;
+        room.turn
     }
 
     /// The leases that nothing is written to any more.
@@ -117,25 +131,30 @@ impl Extents {
         Some(room.wanted_bytes.max(len_bytes))
     }
 
-    /// The server gave one. Whether it is of use.
+    /// The server gave one to this session, over the connection whose turn this was. Whether it is
+    /// of use: if another one is used by now, it is only to be given back.
     pub(crate) fn add(
         &self,
-        session: u64,
+        (turn, session): (u64, u64),
         (addr, len_bytes): (LogAddr, usize),
         now_ns: u64,
     ) -> bool {
         let mut room = self.lock();
+        if room.session != session {
+            return false;
+        }
         let in_flight = AtomicUsize::new(0);
         let extent = Arc::new(Extent { addr, session, len_bytes, in_flight });
         room.leased_at_ns = Some(now_ns);
         room.pause = 0;
         // Twice a block is half of it.
         room.wanted_bytes = room.wanted_bytes.max(len_bytes);
-        match room.closed {
-            true => room.full.push(extent),
-            false => room.next = Some(extent),
+        let is_of_use = room.turn == turn && !room.closed;
+        match is_of_use {
+            true => room.next = Some(extent),
+            false => room.full.push(extent),
         }
-        !room.closed
+        is_of_use
     }
 
     /// The server gave none.
@@ -147,9 +166,6 @@ impl Extents {
 impl Room {
     /// A place for an entry of so many bytes.
     pub(crate) fn place(&mut self, len_bytes: usize) -> Option<LogAddr> {
-        if self.closed {
-            return None;
-        }
         let fits = |at: &(Arc<Extent>, usize)| at.1 + len_bytes <= at.0.len_bytes;
         if !self.current.as_ref().is_some_and(fits) {
             let next = self.next.take_if(|next| len_bytes <= next.len_bytes)?;
@@ -177,11 +193,6 @@ impl Room {
         Some(Held(Arc::clone(extent)))
     }
 
-    /// Whether something may still be written.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.closed
-    }
-
     /// Whether it is time to ask for the next lease.
     pub(crate) fn is_low(&mut self) -> bool {
         let is_half = |(extent, used): &(Arc<Extent>, usize)| *used * 2 > extent.len_bytes;
@@ -193,5 +204,48 @@ impl Room {
         let pauses = self.pause > 0;
         self.pause = self.pause.saturating_sub(1);
         pauses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 4096;
+
+    fn lease(number: usize) -> (LogAddr, usize) {
+        (LogAddr::new(1, (number + 1) << 20), LEN)
+    }
+
+    fn place(extents: &Extents, turn: u64) -> Option<LogAddr> {
+        extents.lock_in(turn)?.place(64)
+    }
+
+    #[test]
+    fn who_comes_late_on_a_lost_connection_leaves_no_hole_in_leases_of_the_next_one() {
+        let extents = Extents::default();
+        let first = extents.go_on(1);
+        assert!(extents.add((first, 1), lease(0), 0));
+        assert_eq!(place(&extents, first), Some(lease(0).0));
+        let second = extents.go_on(1);
+        assert_eq!(place(&extents, second), None, "what the first one wrote to is full");
+        assert!(extents.add((second, 1), lease(1), 0));
+        assert_eq!(place(&extents, first), None);
+        assert_eq!(place(&extents, second), Some(lease(1).0));
+        extents.close();
+        assert_eq!(place(&extents, second), None);
+    }
+
+    #[test]
+    fn a_lease_of_a_lost_connection_is_given_back_in_its_session() {
+        let extents = Extents::default();
+        let (first, second) = (extents.go_on(1), extents.go_on(1));
+        assert!(!extents.add((first, 1), lease(0), 0));
+        assert_eq!(place(&extents, second), None);
+        assert_eq!(extents.to_seal().len(), 1);
+        let third = extents.go_on(2);
+        assert!(!extents.add((second, 1), lease(1), 0));
+        assert_eq!(place(&extents, third), None);
+        assert_eq!(extents.to_seal().len(), 0, "its session's end gives it back");
     }
 }

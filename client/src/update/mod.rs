@@ -51,6 +51,8 @@ const REPAIR_EVERY: u32 = 64;
 pub(crate) struct Updates {
     known: Known,
     pub(crate) extents: Arc<Extents>,
+    /// The connection's turn there.
+    turn: u64,
 }
 
 impl Updates {
@@ -61,7 +63,11 @@ impl Updates {
         before: Option<Arc<Extents>>,
     ) -> Option<Self> {
         let may = may_update(connection, info) && info.options.update == UpdateMode::Cas;
-        may.then(|| Self { known: Known::new(info.hash_seed), extents: before.unwrap_or_default() })
+        may.then(|| {
+            let extents = before.unwrap_or_default();
+            let turn = extents.go_on(connection.session().id);
+            Self { known: Known::new(info.hash_seed), extents, turn }
+        })
     }
 }
 
@@ -257,12 +263,13 @@ async fn tend(table: &TableHandle, len_bytes: usize) -> bool {
     let now_ns = open.connection.server_now().0;
     let Some(wanted_bytes) = extents.wanted(len_bytes, now_ns) else { return true };
     let op = Op::Lease { len_bytes: wanted_bytes as u32 };
-    let session = open.connection.session().id;
-    match rpc::call(table, "lease", &op, rpc::leased).await {
-        Ok((addr, len_bytes)) => {
+    match rpc::call_where(table, "lease", &op, rpc::leased).await {
+        Ok(((addr, len_bytes), open)) => {
+            let Some(updates) = &open.updates else { return false };
             // Reachable before the first entry is written there.
             let is_known = open.io().place(addr, len_bytes).await.is_ok_and(|at| at.is_some());
-            extents.add(session, (addr, len_bytes), now_ns) && is_known
+            let of = (updates.turn, open.connection.session().id);
+            updates.extents.add(of, (addr, len_bytes), now_ns) && is_known
         }
         Err(_) => {
             // No memory, most often: for a while all goes by RPC.

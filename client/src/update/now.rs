@@ -51,7 +51,9 @@ impl Update<'_> {
         };
         let len_bytes = entry::len_bytes(self.put.key, self.put.value);
         // Locked until it is written: see `extents`.
-        let mut room = self.updates.extents.lock();
+        let Some(mut room) = self.updates.extents.lock_in(self.updates.turn) else {
+            return Tried::AskServer;
+        };
         let Some(addr) = room.place(len_bytes) else {
             return if room.pauses() { Tried::AskServer } else { Tried::NoRoom };
         };

@@ -256,15 +256,14 @@ impl Update<'_> {
     ) -> Result<Sent, Stopped> {
         let is_new = place.is_none();
         let len_bytes = entry::len_bytes(self.put.key, self.put.value);
-        let mut room = self.updates.extents.lock();
+        let Updates { extents, turn, .. } = self.updates;
+        let mut room = extents.lock_in(*turn).ok_or(Stopped::Nothing)?;
         if is_new {
             let Some(addr) = room.place(len_bytes) else {
                 return Err(if room.pauses() { Stopped::Nothing } else { Stopped::NoRoom });
             };
             let held = room.hold().ok_or(Stopped::Nothing)?;
             *place = Some(Place { addr, len_bytes, _held: held });
-        } else if !room.is_open() {
-            return Err(Stopped::Nothing);
         }
         let addr = place.as_ref().ok_or(Stopped::Nothing)?.addr;
         let give_back = |room: &mut super::extents::Room, place: &mut Option<Place>| {
