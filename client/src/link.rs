@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use std::task::{Context, Waker};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::FabricKind;
@@ -27,6 +29,9 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Tables that are gone and whose reads wait to be told.
 const LEFT_TO_TELL_MAX: usize = 64;
+
+/// What is left of something that nobody waits for any more.
+pub(crate) type Rest = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// A request for the control connection.
 pub(crate) struct Job {
@@ -77,6 +82,8 @@ pub(crate) struct Link {
     left_to_tell: Mutex<Vec<Counted>>,
     /// Much is to be told.
     tell: AtomicBool,
+    /// What the reactor is to end.
+    left: Mutex<Vec<Rest>>,
     /// Wakes the control thread.
     bell: OwnedFd,
     shut_down: AtomicBool,
@@ -114,6 +121,7 @@ impl Link {
             open: Mutex::default(),
             left_to_tell: Mutex::default(),
             tell: AtomicBool::new(false),
+            left: Mutex::default(),
             bell,
             shut_down: AtomicBool::new(false),
             ended: Mutex::new(false),
@@ -222,6 +230,33 @@ impl Link {
 
     pub(crate) fn is_shut_down(&self) -> bool {
         self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// Lets the reactor go on with something to its end; nobody does where there is none.
+    pub(crate) fn leave(&self, rest: Rest) {
+        let mut left = self.left.lock();
+        // Either this sees the end, or the reactor sees this.
+        if self.shared.ticker.has_thread() && !self.is_shut_down() {
+            left.push(rest);
+            self.shared.ticker.kick();
+        }
+    }
+
+    /// For the reactor: goes on with what was left to it. Whether there is more to do.
+    pub(crate) fn go_on_with_what_is_left(&self) -> bool {
+        let mut left = std::mem::take(&mut *self.left.lock());
+        // What they wait for keeps the reactor awake: it looks at them at each of its turns.
+        let mut cx = Context::from_waker(Waker::noop());
+        left.retain_mut(|rest| rest.as_mut().poll(&mut cx).is_pending());
+        let is_more = !left.is_empty();
+        self.left.lock().append(&mut left);
+        is_more
+    }
+
+    /// The reactor ends, and with it all that is left: it may hold this link.
+    pub(crate) fn forget_what_is_left(&self) {
+        let left = std::mem::take(&mut *self.left.lock());
+        drop(left);
     }
 
     /// A connection that is not known to be lost, as soon as there is one.

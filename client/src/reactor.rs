@@ -24,6 +24,7 @@ fn run(link: &Link) {
     let mut next_tick = Instant::now() + TICK;
     while !link.is_shut_down() {
         let ticker = &link.shared().ticker;
+        let is_left = link.go_on_with_what_is_left();
         // Who waits for a credit needs completions, too: those of requests that nobody waits for.
         let wanted =
             |connection: &Arc<Connection>| connection.needs_reactor() || ticker.is_needed();
@@ -42,7 +43,7 @@ fn run(link: &Link) {
                     connection.hand_over();
                 }
             }
-            _ if look_again.is_some() || ticker.is_needed() => {
+            _ if look_again.is_some() || ticker.is_needed() || is_left => {
                 std::thread::park_timeout(look_again.unwrap_or(TICK));
             }
             _ => std::thread::park(),
@@ -56,5 +57,6 @@ fn run(link: &Link) {
             }
         }
     }
+    link.forget_what_is_left();
     link.shared().ticker.tick();
 }

@@ -6,6 +6,7 @@ mod children;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use children::{stat, until};
@@ -219,5 +220,37 @@ fn a_full_table_goes_on_for_ever() {
     let stats = client.stats();
     assert!(stats.one_sided_puts > 0, "{stats:?}");
     assert_eq!(stat(&client, "cas_broken_keys"), 0);
+    server.stop();
+}
+
+/// Callers that wait no longer, in the middle of asking for leases and giving them back.
+#[tokio::test]
+async fn updates_that_are_given_up_lose_no_leases() {
+    let server = server();
+    let watcher = shm(&server);
+    let builder = children::builder(server.addr()).fabric(FabricChoice::Shm).spin_us(0);
+    let client = builder.connect().await.expect("connects");
+    let table = client.create_table("t", CAS).await.expect("table");
+    table.put("k", "0").await.expect("an insert");
+    let mut given_up = 0;
+    while given_up < 60 {
+        let mut put = Box::pin(table.put("k", [1; 1_000]));
+        if put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            given_up += 1;
+            drop(put);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    until("what was begun is done, and no lease is forgotten", || {
+        let leases = stat(&watcher, "leases");
+        if leases <= 3 { Ok(()) } else { Err(leases) }
+    });
+    let before = client.stats();
+    for n in 0..1_000 {
+        table.put("k", n.to_string()).await.expect("an update");
+    }
+    let after = client.stats();
+    let one_sided = after.one_sided_puts - before.one_sided_puts;
+    assert!(one_sided > 900, "{one_sided} of 1000");
     server.stop();
 }

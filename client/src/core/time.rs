@@ -32,6 +32,11 @@ impl Deadline {
         Self { at: Instant::now() + after, after, what }
     }
 
+    /// So many times as late.
+    pub(crate) fn times(self, n: u32) -> Self {
+        Self { at: self.at + self.after * (n - 1), after: self.after * n, ..self }
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.at
     }

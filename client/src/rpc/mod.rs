@@ -6,7 +6,7 @@ use onesided_fabric::Buffer;
 use onesided_protocol::rpc::{ErrorCode, Expect, Op, Payload, Reply, RpcError, Ttl};
 
 use crate::core::{
-    Answered, CallError, Connection, Deadline, Keep, Outgoing, SequenceTicket, TimedOut,
+    Answered, CallError, Connection, Deadline, Keep, Outgoing, SequenceTicket, Session, TimedOut,
 };
 use crate::error::Error;
 use crate::link::Link;
@@ -57,6 +57,8 @@ struct Progress {
     landing_bytes: Option<usize>,
     /// The value, if the server may READ it from where it is.
     lent: Option<Arc<Buffer>>,
+    /// To any other session it means something else.
+    only_in: Option<Arc<Session>>,
 }
 
 /// Performs an operation on a table: on another connection if the first is lost, and once.
@@ -78,6 +80,18 @@ pub(crate) async fn call_where<T>(
 ) -> Result<(T, Arc<OpenTable>), Error> {
     let by = table.deadline(what);
     go_on_where(table, by, op, Progress::default(), &take).await
+}
+
+/// As [`call_where`], until then; in this session only, if it is one's.
+pub(crate) async fn call_until<T>(
+    table: &TableHandle,
+    by: Deadline,
+    only_in: Option<&Arc<Session>>,
+    op: &Op<'_>,
+    take: impl Fn(Reply<'_>, &mut Option<Keep>) -> Result<T, Error>,
+) -> Result<(T, Arc<OpenTable>), Error> {
+    let progress = Progress { only_in: only_in.cloned(), ..Progress::default() };
+    go_on_where(table, by, op, progress, &take).await
 }
 
 async fn go_on<T>(
@@ -104,8 +118,8 @@ async fn go_on_where<T>(
                 Err(Error::NoSuchTable(_)) if !progress.reopened => {
                     // Dropped and made anew, perhaps. Nothing was applied: another number.
                     open.mark_stale();
-                    let lent = progress.lent.take();
-                    progress = Progress { reopened: true, lent, ..Progress::default() };
+                    let Progress { lent, only_in, .. } = progress;
+                    progress = Progress { reopened: true, lent, only_in, ..Progress::default() };
                 }
                 Err(Error::Refused(refused)) if progress.must_land(&open, &refused) => {}
                 Err(Error::OutcomeUnknown { reason, .. }) => {
@@ -180,6 +194,10 @@ impl Progress {
             return Ok(0);
         }
         let session = connection.session();
+        if self.only_in.as_ref().is_some_and(|only| !Arc::ptr_eq(only, session)) {
+            let ended = Error::ConnectionLost("the session had ended".to_owned());
+            return Err(CallError::Failed(ended));
+        }
         if let Some(ticket) = &self.ticket {
             if Arc::ptr_eq(&ticket.session, session) {
                 return Ok(ticket.number);

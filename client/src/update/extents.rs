@@ -19,7 +19,7 @@ const PAUSE: u32 = 64;
 
 /// One lease.
 pub(crate) struct Extent {
-    pub(crate) addr: LogAddr,
+    addr: LogAddr,
     session: u64,
     len_bytes: usize,
     /// Updates that may still WRITE there.
@@ -109,10 +109,15 @@ impl Extents {
         room.turn
     }
 
-    /// The leases that nothing is written to any more.
-    pub(crate) fn to_seal(&self) -> Vec<Arc<Extent>> {
-        let is_idle = |extent: &mut Arc<Extent>| extent.in_flight.load(Ordering::Acquire) == 0;
-        self.lock().full.extract_if(.., is_idle).collect()
+    /// The leases that nothing is written to any more, until [`Self::sealed`].
+    pub(crate) fn to_seal(&self) -> Vec<LogAddr> {
+        let is_idle = |extent: &&Arc<Extent>| extent.in_flight.load(Ordering::Acquire) == 0;
+        self.lock().full.iter().filter(is_idle).map(|extent| extent.addr).collect()
+    }
+
+    /// One of them was given back.
+    pub(crate) fn sealed(&self, addr: LogAddr) {
+        self.lock().full.retain(|extent| extent.addr != addr);
     }
 
     /// How long a lease to ask for, if it is time, or if an entry of so many bytes has no room.
@@ -242,10 +247,12 @@ mod tests {
         let (first, second) = (extents.go_on(1), extents.go_on(1));
         assert!(!extents.add((first, 1), lease(0), 0));
         assert_eq!(place(&extents, second), None);
-        assert_eq!(extents.to_seal().len(), 1);
+        assert_eq!(extents.to_seal(), [lease(0).0]);
+        assert_eq!(extents.to_seal(), [lease(0).0], "nobody knows yet that it was");
+        extents.sealed(lease(0).0);
         let third = extents.go_on(2);
         assert!(!extents.add((second, 1), lease(1), 0));
         assert_eq!(place(&extents, third), None);
-        assert_eq!(extents.to_seal().len(), 0, "its session's end gives it back");
+        assert_eq!(extents.to_seal(), [], "its session's end gives it back");
     }
 }

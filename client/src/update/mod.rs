@@ -8,6 +8,7 @@
 //! | `posted` | where they are work requests: both behind one doorbell |
 //! | `extents` | room that the server has leased |
 //! | `entry` | the bytes of an entry |
+//! | `tend` | asking for leases in time, and giving them back |
 //! | `known` | where entries of keys are that were updated lately |
 //!
 //! The new entry is WRITTEN pending, and the compare-and-swap that forwards the old one to it is
@@ -21,6 +22,7 @@ mod extents;
 mod known;
 mod now;
 mod posted;
+mod tend;
 
 use std::sync::Arc;
 
@@ -32,7 +34,6 @@ use crate::core::{Connection, Outgoing, is_driver};
 use crate::error::Error;
 use crate::options::PutOptions;
 use crate::read::{self, Current};
-use crate::rpc;
 use crate::stats::Counter;
 use crate::table::{OpenTable, TableHandle};
 use crate::value::Version;
@@ -40,6 +41,7 @@ use crate::value::Version;
 pub(crate) use extents::Extents;
 use known::{Known, Remembered};
 use posted::InDoubt;
+use tend::tend;
 
 /// How often a PUT tries before it asks the server.
 const TRIES: usize = 8;
@@ -151,7 +153,7 @@ struct Done {
 
 /// Stores a value one-sidedly; `None` if the server has to do it.
 pub(crate) async fn put(
-    table: &TableHandle,
+    table: &Arc<TableHandle>,
     key: &[u8],
     value: &[u8],
     options: PutOptions,
@@ -236,45 +238,11 @@ fn ask_for_repair(table: &TableHandle, key: &[u8]) {
 }
 
 /// What an update leaves to be done. Whether it comes through or not, the update has taken effect.
-async fn after(table: &TableHandle, key: &[u8], done: Done) {
+async fn after(table: &Arc<TableHandle>, key: &[u8], done: Done) {
     if done.tend {
         tend(table, 0).await;
     }
     if done.repair {
         ask_for_repair(table, key);
-    }
-}
-
-/// Gives back full leases, and asks for another one if it is time, or for an entry of so many bytes
-/// that found no room. Whether there is room now, as far as is known.
-async fn tend(table: &TableHandle, len_bytes: usize) -> bool {
-    let Ok(open) = table.open(table.deadline("lease")).await else { return false };
-    let Some(updates) = &open.updates else { return false };
-    let extents = &updates.extents;
-    let Some(_alone) = extents.begin_to_tend() else { return len_bytes == 0 };
-    let full = extents.to_seal();
-    // The last of their entries is committed before they are given back.
-    open.connection.commit_now();
-    for extent in full {
-        let op = Op::Seal { addr: extent.addr.get() };
-        // If it does not arrive, the session's end gives it back.
-        let _sealed = rpc::call(table, "seal", &op, rpc::sealed).await;
-    }
-    let now_ns = open.connection.server_now().0;
-    let Some(wanted_bytes) = extents.wanted(len_bytes, now_ns) else { return true };
-    let op = Op::Lease { len_bytes: wanted_bytes as u32 };
-    match rpc::call_where(table, "lease", &op, rpc::leased).await {
-        Ok(((addr, len_bytes), open)) => {
-            let Some(updates) = &open.updates else { return false };
-            // Reachable before the first entry is written there.
-            let is_known = open.io().place(addr, len_bytes).await.is_ok_and(|at| at.is_some());
-            let of = (updates.turn, open.connection.session().id);
-            updates.extents.add(of, (addr, len_bytes), now_ns) && is_known
-        }
-        Err(_) => {
-            // No memory, most often: for a while all goes by RPC.
-            extents.refused();
-            false
-        }
     }
 }
