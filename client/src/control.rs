@@ -289,12 +289,27 @@ fn heartbeat(
     let epoch = connection.session().acknowledged();
     let sent = Instant::now();
     match control.ask(&ToServer::Heartbeat(Heartbeat { epoch }), by)? {
-        ToClient::Alive { clock_ns, epoch, retired, .. } => {
+        ToClient::Alive { clock_ns, catalog_epoch, epoch, retired } => {
             connection.clock().sync(clock_ns, sent, Instant::now());
+            if link.note_catalog(catalog_epoch) {
+                learn(link, control, by)?;
+            }
             Ok((epoch, retired))
         }
         ToClient::Failed(error) => Err(io::Error::other(error)),
         _ => Err(io::Error::other("the answer to a heartbeat is none")),
+    }
+}
+
+/// Asks which options tables have now.
+fn learn(link: &Link, control: &mut ControlStream, by: Instant) -> io::Result<()> {
+    match control.ask(&ToServer::ListTables, by)? {
+        ToClient::Tables(tables) => {
+            link.learn(&tables);
+            Ok(())
+        }
+        ToClient::Failed(error) => Err(io::Error::other(error)),
+        _ => Err(io::Error::other("the answer to a list of tables is none")),
     }
 }
 

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::FabricKind;
-use onesided_protocol::control::{Retired, ToClient, ToServer};
+use onesided_protocol::control::{Retired, TableStatus, ToClient, ToServer};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Notify, oneshot};
@@ -80,6 +80,8 @@ pub(crate) struct Link {
     open: Mutex<Vec<Weak<OpenTable>>>,
     /// And of those of tables that are gone by now.
     left_to_tell: Mutex<Vec<Counted>>,
+    /// Of the server, as far as is known: tables that were opened before may have other options.
+    catalog_epoch: AtomicU64,
     /// Much is to be told.
     tell: AtomicBool,
     /// What the reactor is to end.
@@ -120,6 +122,7 @@ impl Link {
             accesses: Mutex::default(),
             open: Mutex::default(),
             left_to_tell: Mutex::default(),
+            catalog_epoch: AtomicU64::new(connection.welcome().catalog_epoch),
             tell: AtomicBool::new(false),
             left: Mutex::default(),
             bell,
@@ -369,6 +372,31 @@ impl Link {
         let mut open = self.open.lock();
         open.retain(|table| table.strong_count() > 0);
         open.push(Arc::downgrade(table));
+    }
+
+    fn open_now(&self) -> Vec<Arc<OpenTable>> {
+        self.open.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn catalog_epoch(&self) -> u64 {
+        self.catalog_epoch.load(Ordering::Acquire)
+    }
+
+    /// The server's catalog is of this epoch. Whether the options of tables that PUTs without the
+    /// server go by may have changed.
+    pub(crate) fn note_catalog(&self, epoch: u64) -> bool {
+        // Before it is looked for tables: one that is opened meanwhile sees it.
+        let is_new = self.catalog_epoch.swap(epoch, Ordering::AcqRel) != epoch;
+        is_new && self.open_now().iter().any(|table| table.updates.is_some())
+    }
+
+    /// These are all tables, and their options.
+    pub(crate) fn learn(&self, tables: &[TableStatus]) {
+        let open = self.open_now();
+        let learn = |table: &TableStatus| {
+            open.iter().for_each(|open| open.learn(table.id, &table.options));
+        };
+        tables.iter().for_each(learn);
     }
 
     /// No operation that begins from now on looks at what was retired up to this epoch. Whether one

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use onesided_fabric::{Buffer, Line};
-use onesided_protocol::control::{Retired, TableInfo, ToClient, ToServer};
+use onesided_protocol::control::{Retired, TableInfo, TableOptions, ToClient, ToServer};
 use onesided_protocol::rpc::{Expect, Op, Payload, Ttl};
 use onesided_protocol::rules::{Rule, holds};
 
@@ -39,6 +39,8 @@ pub(crate) struct OpenTable {
     stale: AtomicBool,
     /// Places of counters that were asked for before this epoch count no more.
     cells_epoch: AtomicU64,
+    /// In seconds, as far as is known; 0: none.
+    default_ttl_s: AtomicU32,
     /// What answers to GETs by RPC have been long of late, in bytes.
     value_bytes: AtomicUsize,
 }
@@ -54,9 +56,20 @@ impl OpenTable {
         let counts = Arc::clone(counts);
         let (stale, value_bytes) = (AtomicBool::new(false), AtomicUsize::new(0));
         let cells_epoch = AtomicU64::new(0);
+        let default_ttl_s = AtomicU32::new(info.options.default_ttl_s);
         let extents = before.and_then(|before| before.leases(&info));
         let updates = Updates::of(&connection, &info, extents);
-        Self { connection, info, view, counts, updates, stale, cells_epoch, value_bytes }
+        Self {
+            connection,
+            info,
+            view,
+            counts,
+            updates,
+            stale,
+            cells_epoch,
+            default_ttl_s,
+            value_bytes,
+        }
     }
 
     /// What the next connection goes on with, if it is the same table there.
@@ -76,6 +89,18 @@ impl OpenTable {
     #[inline]
     pub(crate) fn updates_one_sidedly(&self) -> bool {
         update::may_update(&self.connection, &self.info)
+    }
+
+    /// How long values live where nothing else is said, in seconds; 0: for ever.
+    pub(crate) fn default_ttl_s(&self) -> u32 {
+        self.default_ttl_s.load(Ordering::Relaxed)
+    }
+
+    /// The options of a table are these now.
+    pub(crate) fn learn(&self, table: u32, options: &TableOptions) {
+        if table == self.info.id {
+            self.default_ttl_s.store(options.default_ttl_s, Ordering::Relaxed);
+        }
     }
 
     /// One GET of so many is told to the server; 0 = none.
@@ -205,6 +230,7 @@ impl TableHandle {
         let name = self.name.clone();
         // Until the link knows of it, so that it can be told that the table was dropped.
         let _begun = self.link.shared().operations.begin();
+        let catalog_epoch = self.link.catalog_epoch();
         let (answer, connection) = self.link.ask(ToServer::OpenTable { name }, by).await?;
         let ToClient::Table(info) = answer else {
             return Err(Error::BadAnswer("the answer to opening a table is none"));
@@ -214,6 +240,10 @@ impl TableHandle {
         let before = before.as_deref();
         let open = Arc::new(OpenTable::new(connection, info, self.accesses.counts(), before));
         self.link.opened(&open);
+        if self.link.catalog_epoch() != catalog_epoch {
+            // Its options may have changed since, and it was not there to learn that.
+            open.mark_stale();
+        }
         self.current.store(Some(Arc::clone(&open)));
         Ok(open)
     }

@@ -101,6 +101,31 @@ fn conditions_flags_and_times_hold_one_sidedly_too() {
     server.stop();
 }
 
+/// The time that values live where nothing else is said is the table's, also when an operator has
+/// changed it since the client opened the table.
+#[test]
+fn a_changed_time_to_live_counts_for_who_has_opened_the_table_before() {
+    let server = server();
+    let client = shm(&server);
+    let table = client.create_table("t", CAS).expect("table");
+    table.put("k", "0").expect("an insert");
+    for default_ttl_s in [1_000, 0] {
+        let options = TableOptions { default_ttl_s, ..CAS };
+        server.engine().alter_table("t", options).expect("altered");
+        let before = client.stats().one_sided_puts;
+        let mut puts = 0;
+        until("the client learns of it", || {
+            table.put("k", "1").expect("an update");
+            puts += 1;
+            let value = table.get("k").expect("a get").expect("a value");
+            let expires = value.expires_at();
+            if expires.is_some() == (default_ttl_s > 0) { Ok(()) } else { Err(expires) }
+        });
+        assert_eq!(client.stats().one_sided_puts - before, puts, "it does not ask the server");
+    }
+    server.stop();
+}
+
 /// Clients that replace one value over and over: each version is given once, and none is missing.
 fn hot_key(clients: u64, updates: u64) {
     let server = server();

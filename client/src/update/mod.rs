@@ -101,7 +101,7 @@ impl<'a> Put<'a> {
         let seconds = match options.ttl {
             Ttl::Never => None,
             Ttl::Seconds(seconds) => Some(seconds),
-            Ttl::TableDefault => match open.info.options.default_ttl_s {
+            Ttl::TableDefault => match open.default_ttl_s() {
                 0 => None,
                 seconds => Some(seconds),
             },
