@@ -11,9 +11,9 @@ use onesided_fabric::Memory;
 use onesided_protocol::LogAddr;
 use onesided_protocol::checksum::ChecksumKey;
 use onesided_protocol::control::{TableInfo, TableOptions, UpdateMode};
-use onesided_protocol::layout::entry::{EntryHeader, prefix_bytes};
+use onesided_protocol::layout::entry::{EntryHeader, HEADER_BYTES, VALUE_LEN_OFFSET, prefix_bytes};
 use onesided_protocol::layout::size_class;
-use onesided_protocol::layout::state::State;
+use onesided_protocol::layout::state::{Death, State};
 use onesided_protocol::limits::LEASES_MAX;
 use onesided_protocol::rpc::{ErrorCode, Expect, Ttl};
 use onesided_server::engine::{Cleaning, Engine, EngineConfig, Table};
@@ -366,6 +366,69 @@ fn random_updates_by_both_sides_agree_with_a_map() {
     }
 }
 
+/// What a client does to entries of a segment so that a walk does not meet them.
+#[derive(Clone, Copy, Debug)]
+enum Hides {
+    /// It says that they are dead.
+    Dead,
+    /// It says that the first one has no end.
+    Length,
+    /// It writes other keys into them.
+    Key,
+}
+
+/// A segment whose slots lead where no walk does is emptied all the same, and cleaning has an end.
+#[test]
+fn segments_that_a_client_hides_slots_into_are_emptied() {
+    for hides in [Hides::Dead, Hides::Length, Hides::Key] {
+        let world = World::new(EngineConfig { cleaning: Cleaning::Auto, ..small(4 << 20) });
+        let key = |n: u32| format!("key {n}").into_bytes();
+        let mut writer = Writer::new(&world, 1);
+        for n in 0..20 {
+            world.put(&key(n), &[7; 60]);
+            writer.update(&key(n), &[8; 60], 3).expect("room");
+        }
+        // Its slots point into the lease.
+        (0..20).for_each(|n| assert_eq!(world.value(&key(n)), Some(vec![8; 60])));
+        let newest: Vec<_> = (0..20).map(|n| writer.newest(&key(n))).collect();
+        let first = writer.addr;
+        writer.seal();
+        let store = |addr: LogAddr, bytes: usize, word: u64| {
+            let memory = world.engine.region(addr.region()).expect("a region");
+            let at = addr.offset_bytes() + bytes;
+            memory.write_bytes(at, &word.to_le_bytes()).expect("inside");
+        };
+        match hides {
+            Hides::Dead => {
+                newest[..15].iter().for_each(|n| store(n.addr, 0, State::dead(Death::Deleted)));
+            }
+            Hides::Length => store(first, VALUE_LEN_OFFSET, u64::from(u32::MAX)),
+            Hides::Key => newest[..15].iter().for_each(|n| store(n.addr, HEADER_BYTES, 0)),
+        }
+        // Half of the segment dies as it should.
+        for n in 15..18 {
+            world.table.delete(&key(n), Expect::Any).expect("delete");
+        }
+        let cleans = (0..100).take_while(|_| world.engine.clean()).count();
+        assert!(cleans < 100, "{hides:?}: it has no end");
+        let reader = RawReader::open(&world.engine, "t").expect("in the catalog");
+        let in_lease = |n: u32| {
+            let slots = reader.slots_of(&key(n)).into_iter().filter_map(|slot| slot.addr());
+            let bytes = first.offset_bytes()..first.offset_bytes() + 4096;
+            let is_in = |at: LogAddr| at.region() == first.region();
+            slots.into_iter().any(|at| is_in(at) && bytes.contains(&at.offset_bytes()))
+        };
+        assert!((0..20).all(|n| !in_lease(n)), "{hides:?}: the segment is not empty");
+        let lost = if matches!(hides, Hides::Length) { 1 } else { 15 };
+        assert_eq!(world.broken(), lost, "{hides:?}");
+        (18..20).for_each(|n| assert_eq!(world.value(&key(n)), Some(vec![8; 60]), "{hides:?}"));
+        for n in 0..20 {
+            world.table.delete(&key(n), Expect::Any).expect("delete");
+        }
+        assert!(world.log_bytes() <= 2 * 4096, "{hides:?}: {} bytes", world.log_bytes());
+    }
+}
+
 /// Nonsense in a lease: nothing panics, no other key is harmed, and the memory comes back.
 #[test]
 fn nonsense_in_a_lease_harms_only_what_was_linked_to_it() {
@@ -415,6 +478,13 @@ fn nonsense_in_a_lease_harms_only_what_was_linked_to_it() {
             assert!(other.get(&key(n), &mut value).is_some() && value == [8; 60], "seed {seed}");
         }
         assert!(world.broken() <= 10 * 200, "seed {seed}");
+        for n in 0..200 {
+            world.table.delete(&key(n), Expect::Any).expect("delete");
+        }
+        (0..100).for_each(|_| _ = world.engine.clean());
+        let status = world.engine.list_tables();
+        let left = status.iter().find(|table| table.name == "t").expect("it is there");
+        assert!(left.log_bytes <= 2 * 4096, "seed {seed}: {} bytes", left.log_bytes);
         world.engine.drop_table("t", Vec::new()).expect("drop");
     }
 }

@@ -31,11 +31,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use onesided_protocol::LogAddr;
 use onesided_protocol::control::UpdateMode;
 use onesided_protocol::layout::entry::{EntryHeader, HEADER_BYTES};
+use onesided_protocol::layout::line::{INDEX_SEGMENT_BYTES, LINE_WORDS};
 use onesided_protocol::layout::size_class;
 use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::layout::state::State;
 
 use super::bucket::{Hit, header_at};
+use super::index::Segment;
 use super::publish;
 use super::table::{Found, Table};
 
@@ -202,6 +204,33 @@ impl Table {
         slot.store(Slot::EMPTY.0);
         found.gone(hit);
         self.release_slot(old);
+        self.note_broken();
+    }
+
+    /// As [`Self::forsake`], of the slots of an index segment that still point at one of these.
+    #[cold]
+    fn forsake_all(&self, segment: &Segment, addrs: &[LogAddr]) {
+        let mut state = segment.state.lock();
+        if self.dropped.load(Ordering::Acquire) {
+            return;
+        }
+        let base = self.shared.pool.at(segment.addr);
+        let mut words = vec![0; INDEX_SEGMENT_BYTES / 8];
+        base.read_words(&mut words);
+        let is_slot = |n: &usize| !n.is_multiple_of(LINE_WORDS);
+        for n in (0..words.len()).filter(is_slot) {
+            let Some(addr) = Slot(words[n]).addr().filter(|addr| addrs.contains(addr)) else {
+                continue;
+            };
+            base.plus(n * 8).store(Slot::EMPTY.0);
+            state.count -= 1;
+            state.contents.sub(&header_at(self.shared.pool.at(addr)));
+            self.release_slot(Slot(words[n]));
+            self.note_broken();
+        }
+    }
+
+    fn note_broken(&self) {
         // Powers of two: whoever breaks many keys fills no log.
         let broken = self.shared.cas.counts.broken.fetch_add(1, Ordering::Relaxed) + 1;
         if broken.is_power_of_two() {

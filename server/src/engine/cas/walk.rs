@@ -76,6 +76,41 @@ impl Table {
         Ok(Some(next))
     }
 
+    /// As [`Self::empty`], of what the walk has not met: clients have broken what leads there. Goes
+    /// through all slots; what proves itself is moved, and the other keys are gone.
+    pub(in crate::engine) fn empty_by_slots(
+        &self,
+        stretch: &Stretch,
+        (key, value): (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> Result<(), RpcError> {
+        for segment in self.index.segments() {
+            let addrs = self.slots_into(segment, stretch);
+            for &addr in &addrs {
+                let room_bytes = self.shared.pool.log_room(addr, self.id());
+                if let Some(header) = room_bytes.and_then(|bytes| self.shape_at(addr, bytes)) {
+                    self.read_key(addr, &header, key);
+                    self.move_out(stretch, key, value)?;
+                }
+            }
+            if !addrs.is_empty() {
+                self.forsake_all(segment, &addrs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the slots of an index segment point to in a stretch.
+    fn slots_into(&self, segment: &Segment, stretch: &Stretch) -> Vec<LogAddr> {
+        let mut words = vec![0; SEGMENT_WORDS];
+        let _state = segment.state.lock();
+        if self.dropped.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.shared.pool.at(segment.addr).read_words(&mut words);
+        let is_there = |addr: &LogAddr| stretch.place_of(*addr).is_some();
+        super::super::split::slots(&words).filter_map(Slot::addr).filter(is_there).collect()
+    }
+
     /// The entry at `next`, if something was written there; and whether its key need not be looked
     /// at, since a later entry of the same key in this segment leads on.
     fn next_entry(&self, stretch: &Stretch, next: usize) -> Option<(EntryHeader, bool)> {

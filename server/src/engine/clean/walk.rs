@@ -76,10 +76,15 @@ impl Walk {
             let buffers = (&mut batch.key, &mut batch.value);
             let next_bytes = table.empty(&stretch, self.next_bytes, BATCH, buffers)?;
             self.next_bytes = next_bytes.unwrap_or(self.used_bytes);
-            if self.next_bytes >= self.used_bytes && !holds(Rule::RepairBeforeReuse) {
-                pool.forget_live(self.segment);
+            if self.next_bytes < self.used_bytes || pool.live_bytes(self.segment) == 0 {
+                return Ok(());
             }
-            return Ok(());
+            if !holds(Rule::RepairBeforeReuse) {
+                pool.forget_live(self.segment);
+                return Ok(());
+            }
+            // It would be emptied in vain again and again.
+            return table.empty_by_slots(&stretch, (&mut batch.key, &mut batch.value));
         }
         batch.entries.clear();
         let mut next_bytes = self.next_bytes;
