@@ -49,11 +49,15 @@ const REPORTS_MAX: usize = 64;
 enum End {
     ShutDown,
     Lost(String),
+    /// The connection was closed since nobody used it, and now somebody wants one.
+    Wanted,
 }
 
 fn run(link: &Arc<Link>, mut live: Established) {
     loop {
-        match serve(link, &mut live) {
+        let end = serve(link, &mut live);
+        let is_lost = matches!(end, End::Lost(_));
+        match end {
             End::ShutDown => {
                 let by = Instant::now() + GOODBYE;
                 let counted = link.counted().into_iter();
@@ -73,10 +77,11 @@ fn run(link: &Arc<Link>, mut live: Established) {
                 tracing::warn!(reason, "connection lost");
                 live.connection.mark_lost(&reason);
             }
+            End::Wanted => {}
         }
         let session = Arc::clone(live.connection.session());
         drop(live);
-        match reconnect(link, &session) {
+        match reconnect(link, &session, is_lost) {
             Some(next) => live = next,
             None => return,
         }
@@ -219,6 +224,9 @@ impl<'a> Serving<'a> {
 
     /// Somebody wants to use the connection again.
     fn wake(&mut self) -> Result<(), End> {
+        if needs_end(self.live.connection.caps()) {
+            return Err(End::Wanted);
+        }
         let offers = self.live.connection.welcome().fabrics.clone();
         let again = self.rewire(offers, self.link.shared().options.connect_timeout);
         let again = again.map_err(|error| End::Lost(error.to_string()))?;
@@ -387,7 +395,7 @@ fn drain_bell(link: &Link) {
 }
 
 /// Connects again, with growing pauses. `None`: the link is at its end.
-fn reconnect(link: &Arc<Link>, session: &Arc<Session>) -> Option<Established> {
+fn reconnect(link: &Arc<Link>, session: &Arc<Session>, is_lost: bool) -> Option<Established> {
     let options = &link.shared().options;
     let url = link.url().filter(|_| link.reconnects() && !link.is_closed())?;
     let give_up = options.reconnect_timeout.map(|timeout| Instant::now() + timeout);
@@ -400,7 +408,7 @@ fn reconnect(link: &Arc<Link>, session: &Arc<Session>) -> Option<Established> {
             Ok(next) => {
                 let fabric = next.connection.caps().kind.to_string();
                 tracing::info!(fabric, resumed = next.resumed, "connected again");
-                link.shared().stats.add(Counter::Reconnects, 1);
+                link.shared().stats.add(Counter::Reconnects, u64::from(is_lost));
                 link.install(Arc::clone(&next.connection));
                 return Some(next);
             }
