@@ -76,7 +76,7 @@ impl Pool {
             return Some(0);
         }
         let blocks = bytes.div_ceil(self.block_bytes());
-        let limit_blocks = self.limit_bytes() / self.block_bytes();
+        let limit_blocks = self.most_to_read_bytes() / self.block_bytes();
         // What is kept free grows more slowly than what there is.
         let mut all = blocks;
         while all <= limit_blocks {

@@ -91,6 +91,8 @@ pub(super) struct Pool {
     block_bytes: usize,
     region_blocks: usize,
     limit_bytes: usize,
+    /// See [`left`].
+    first_writable_bytes: usize,
     budget: Arc<Budget>,
     share: ShareId,
     pub(super) floors: Floors,
@@ -133,6 +135,7 @@ impl Pool {
             block_bytes,
             region_blocks: region_bytes / block_bytes,
             limit_bytes,
+            first_writable_bytes: left::first_writable_bytes(limit_bytes, segment_bytes),
             share: budget.join(),
             budget,
             floors: Floors::default(),
@@ -157,13 +160,19 @@ impl Pool {
         self.limit_bytes
     }
 
+    /// What regions may be in all that clients only read.
+    pub(super) fn most_to_read_bytes(&self) -> usize {
+        self.limit_bytes - self.first_writable_bytes
+    }
+
     /// Bytes of the longest run of blocks that a region may hold beside what stays free and an
     /// index.
     pub(super) fn run_max_bytes(&self) -> usize {
-        let all_blocks = self.limit_bytes / self.block_bytes;
+        let most_bytes = self.most_to_read_bytes();
+        let all_blocks = most_bytes / self.block_bytes;
         let kept_bytes = self.kept_blocks(all_blocks) * self.block_bytes + INDEX_SEGMENT_BYTES;
         let kept_bytes = kept_bytes.next_multiple_of(self.block_bytes);
-        let fits_bytes = self.limit_bytes.saturating_sub(kept_bytes);
+        let fits_bytes = most_bytes.saturating_sub(kept_bytes);
         fits_bytes.min(self.region_blocks * self.block_bytes)
     }
 

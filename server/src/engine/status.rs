@@ -52,6 +52,8 @@ pub struct MemoryStatus {
     pub free_bytes: u64,
     /// Of these, of regions not made yet.
     pub unmade_bytes: u64,
+    /// Of these, what is left to a first region that clients may write.
+    pub kept_writable_bytes: u64,
     /// Regions that clients may write: only entries of tables of mode
     /// [`cas`](onesided_protocol::control::UpdateMode::Cas) and counters go there.
     pub writable_bytes: u64,
@@ -84,10 +86,12 @@ impl MemoryStatus {
     /// Of the regions that clients only read and those that may still be made: what tables take
     /// whose entries the server writes.
     pub(crate) fn read_only(&self) -> Reach {
+        let len_bytes = self.region_bytes + self.unmade_bytes;
         let room_bytes = self.free_bytes + self.log_dead_bytes + self.log_free_bytes;
+        let kept_bytes = self.kept_writable_bytes;
         Reach {
-            len_bytes: (self.region_bytes + self.unmade_bytes).saturating_sub(self.writable_bytes),
-            room_bytes: room_bytes.saturating_sub(self.writable_room_bytes),
+            len_bytes: len_bytes.saturating_sub(self.writable_bytes + kept_bytes),
+            room_bytes: room_bytes.saturating_sub(self.writable_room_bytes + kept_bytes),
         }
     }
 
@@ -119,6 +123,7 @@ impl MemoryStatus {
             sum.index_bytes += part.index_bytes;
             sum.quarantined_bytes += part.quarantined_bytes;
             sum.free_bytes += part.free_bytes - part.unmade_bytes;
+            sum.kept_writable_bytes += part.kept_writable_bytes;
             sum.writable_bytes += part.writable_bytes;
             sum.writable_room_bytes += part.writable_room_bytes;
             sum.huge_bytes += part.huge_bytes;
@@ -129,6 +134,7 @@ impl MemoryStatus {
             sum.shrinking = sum.shrinking.and(&part.shrinking);
         }
         sum.free_bytes += sum.unmade_bytes;
+        sum.kept_writable_bytes = sum.kept_writable_bytes.min(sum.unmade_bytes);
         sum.limit_bytes = sum.region_bytes + sum.retired_bytes + sum.unmade_bytes;
         sum
     }
@@ -177,6 +183,7 @@ impl Engine {
             quarantined_bytes: self.shared.epochs.index_bytes() as u64,
             free_bytes: totals.free + unmade_bytes as u64,
             unmade_bytes: unmade_bytes as u64,
+            kept_writable_bytes: pool.kept_writable_bytes().min(unmade_bytes) as u64,
             writable_bytes: totals.writable,
             writable_room_bytes: totals.writable.saturating_sub(totals.writable_taken),
             huge_bytes,

@@ -309,20 +309,9 @@ impl Table {
     /// Tries something that may need room, and makes some if there is none.
     pub(super) fn with_room<T>(
         &self,
-        mut attempt: impl FnMut() -> Result<T, Refused>,
+        attempt: impl FnMut() -> Result<T, Refused>,
     ) -> Result<T, RpcError> {
-        let mut effort = Effort::default();
-        for _ in 0..ROOM_ATTEMPTS {
-            match attempt() {
-                Err(refused) if refused.error.code == ErrorCode::OutOfMemory => {
-                    if !self.make_room(refused.wanted, &mut effort) {
-                        return Err(refused.error);
-                    }
-                }
-                done => return done.map_err(|refused| refused.error),
-            }
-        }
-        attempt().map_err(|refused| refused.error)
+        with_room(attempt, |wanted, effort| self.make_room(wanted, effort))
     }
 
     pub(super) fn try_write(
@@ -541,6 +530,25 @@ impl Table {
     pub(super) fn release(&self, addr: LogAddr, header: &EntryHeader) {
         Log::release(&self.shared.pool, &self.account, addr, header.padded_bytes());
     }
+}
+
+/// Tries something that may need room; if there is none, again when some was made.
+pub(super) fn with_room<T>(
+    mut attempt: impl FnMut() -> Result<T, Refused>,
+    mut make_room: impl FnMut(Wanted, &mut Effort) -> bool,
+) -> Result<T, RpcError> {
+    let mut effort = Effort::default();
+    for _ in 0..ROOM_ATTEMPTS {
+        match attempt() {
+            Err(refused) if refused.error.code == ErrorCode::OutOfMemory => {
+                if !make_room(refused.wanted, &mut effort) {
+                    return Err(refused.error);
+                }
+            }
+            done => return done.map_err(|refused| refused.error),
+        }
+    }
+    attempt().map_err(|refused| refused.error)
 }
 
 /// Whether `expect` is met by what is there now.

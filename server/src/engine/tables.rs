@@ -23,7 +23,8 @@ use super::epoch::Memory;
 use super::index::{Contents, IndexStatus, Segment, TABLE_MIN_BYTES, invalidate};
 use super::log::Log;
 use super::memory::BlockTotals;
-use super::table::Table;
+use super::room::{Need, Wanted};
+use super::table::{Refused, Table, with_room};
 use super::{Engine, publish};
 
 const SEGMENT_WORDS: usize = onesided_protocol::layout::line::INDEX_SEGMENT_BYTES / 8;
@@ -160,7 +161,13 @@ impl Engine {
         if options.update == UpdateMode::Cas {
             self.shared.pool.share();
         }
-        let table = match Table::new(id, record, name, options, seeds, self.shared.clone()) {
+        let wanted = Wanted::to_read(id, TABLE_MIN_BYTES as usize, Need::Grow);
+        let make = || {
+            let made = Table::new(id, record, name, options, seeds, self.shared.clone());
+            made.map_err(|error| Refused { error, wanted })
+        };
+        let make_room = |wanted, effort: &mut _| self.shared.make_room(None, wanted, effort);
+        let table = match with_room(make, make_room) {
             Ok(table) => Arc::new(table),
             Err(error) => {
                 tables.free_records.push_front(record);
@@ -193,6 +200,7 @@ impl Engine {
             return Err(RpcError::new(ErrorCode::BadOption, text));
         }
         check_options(options)?;
+        check_quota(options.quota_bytes)?;
         self.promise_floors(tables.floors_with(name, options.floor_bytes))?;
         table.set_options(options);
         self.set_floors(&tables);

@@ -83,7 +83,7 @@ impl Table {
     /// Tries to make room for so many bytes in a row. `false`: there is none to be had.
     pub(in crate::engine) fn make_room(&self, wanted: Wanted, effort: &mut Effort) -> bool {
         let began = Instant::now();
-        let made = self.expire_for_room() || self.shared.make_room(self, wanted, effort);
+        let made = self.expire_for_room() || self.shared.make_room(Some(self), wanted, effort);
         let counts = &self.shared.cleaner.counts;
         count(&counts.waits, 1);
         let waited_us = began.elapsed().as_micros() as u64;
@@ -113,24 +113,31 @@ impl Shared {
         }
     }
 
-    fn make_room(&self, table: &Table, wanted: Wanted, effort: &mut Effort) -> bool {
+    /// Tries to make room for so many bytes in a row; in a table, or for one that is to be made.
+    pub(in crate::engine) fn make_room(
+        &self,
+        table: Option<&Table>,
+        wanted: Wanted,
+        effort: &mut Effort,
+    ) -> bool {
         let Wanted { len_bytes, need, rights, .. } = wanted;
         let taken_bytes = len_bytes.next_multiple_of(self.pool.block_bytes());
         let spare_bytes = self.pool.segment_bytes();
         // Nothing is to go for what cannot fit at all.
-        let could = self.pool.could_hold(wanted)
-            && table.account.could_hold(taken_bytes, need, spare_bytes);
+        let quota_could = |table: &Table| table.account.could_hold(taken_bytes, need, spare_bytes);
+        let could = self.pool.could_hold(wanted) && table.is_none_or(quota_could);
         if self.cleaner.mode == Cleaning::Off || !could {
             return false;
         }
         self.cleaner.waker.wake();
         let mut work = self.cleaner.work.lock();
-        let is_over = || table.account.is_over(taken_bytes, need, spare_bytes);
+        let over_quota =
+            || table.filter(|table| table.account.is_over(taken_bytes, need, spare_bytes));
         let (mut closed, mut rows) = (false, 0);
         for n in 0..SEGMENTS_FOR_ROOM {
             // Those who need less may find it by now.
             MutexGuard::bump(&mut work);
-            let owner = is_over().then(|| table.id());
+            let owner = over_quota().map(Table::id);
             if owner.is_none() {
                 if self.pool.has_room(wanted) {
                     return true;
@@ -153,7 +160,8 @@ impl Shared {
             // What a table over its quota loses may lie anywhere.
             let rights = owner.is_none().then_some(rights);
             let choice = self.cleaner.choice(rights, Level::Full);
-            let choice = Choice { owner, spares_none, wanted_by: table.id(), ..choice };
+            let choice =
+                Choice { owner, spares_none, wanted_by: table.map_or(0, Table::id), ..choice };
             let moved_bytes = || self.cleaner.counts.moved_bytes.load(Ordering::Relaxed);
             let before = (moved_bytes(), work.looks());
             let step = work.go_on(self, choice, usize::MAX);
@@ -163,7 +171,8 @@ impl Shared {
                 continue;
             }
             // What can be cleaned may all be in the segments that are appended to.
-            if std::mem::replace(&mut closed, true) || !table.close_logs(need) {
+            let close = |table: &Table| table.close_logs(need);
+            if std::mem::replace(&mut closed, true) || !table.is_some_and(close) {
                 return false;
             }
         }

@@ -10,6 +10,20 @@ use super::{Pool, place_of};
 use crate::engine::account::Account;
 use crate::engine::room::{Need, Wanted};
 
+/// Of the memory, one of so many bytes is left to a first writable region, whatever those take
+/// that clients only read: where these have filled it there would never be a counter,
+const FIRST_WRITABLE_PART: usize = 256;
+/// and a segment at least, unless there are only so many.
+const FEW_SEGMENTS: usize = 32;
+
+/// How much that is.
+pub(super) fn first_writable_bytes(limit_bytes: usize, segment_bytes: usize) -> usize {
+    match limit_bytes / segment_bytes {
+        0..FEW_SEGMENTS => 0,
+        segments => (segments / FIRST_WRITABLE_PART).max(1) * segment_bytes,
+    }
+}
+
 /// No table's id.
 pub(super) const NOBODY: u32 = 0;
 
@@ -18,8 +32,8 @@ impl Pool {
     pub(in crate::engine) fn has_room(&self, wanted: Wanted) -> bool {
         let blocks = self.blocks_for(wanted.len_bytes);
         let free = self.free.lock();
-        self.left_for(&free, wanted.need, wanted.owner) >= blocks * self.block_bytes
-            || self.find(&free, blocks, wanted).is_some()
+        let left_bytes = self.left_for(&free, wanted.need, wanted.owner, wanted.rights);
+        left_bytes >= blocks * self.block_bytes || self.find(&free, blocks, wanted).is_some()
     }
 
     /// Whether so many bytes in a row might be taken if all logs were empty. Looks closely only for
@@ -28,7 +42,11 @@ impl Pool {
         if wanted.len_bytes <= self.segment_bytes {
             return true;
         }
-        let all_blocks = self.limit_bytes / self.block_bytes;
+        let all_bytes = match wanted.rights {
+            Rights::ReadOnly => self.most_to_read_bytes(),
+            Rights::ReadWrite => self.limit_bytes,
+        };
+        let all_blocks = all_bytes / self.block_bytes;
         let totals = self.totals();
         let meta_blocks = (totals.meta + totals.cells) as usize / self.block_bytes;
         let floors_blocks = self.floors.floor_bytes(wanted.owner).div_ceil(self.block_bytes);
@@ -59,8 +77,9 @@ impl Pool {
             Rights::ReadOnly => Rights::ReadWrite,
             Rights::ReadWrite => Rights::ReadOnly,
         };
-        let left_bytes = self.left_bytes(free);
-        let left_bytes = left_bytes.saturating_sub(self.floors.owed_bytes(owner, other));
+        let others_bytes =
+            self.floors.owed_bytes(owner, other) + self.kept_for_writable(free, rights);
+        let left_bytes = self.left_bytes(free).saturating_sub(others_bytes);
         owed_bytes.saturating_sub(left_bytes).div_ceil(self.block_bytes)
     }
 
@@ -83,8 +102,8 @@ impl Pool {
 
     /// Says how much room there is: whoever changes the number of free blocks calls it.
     pub(super) fn note_levels(&self, free: &FreeBlocks) {
-        let grows = self.left_for(free, Need::Grow, NOBODY) > 0;
         for rights in [Rights::ReadOnly, Rights::ReadWrite] {
+            let grows = self.left_for(free, Need::Grow, NOBODY, rights) > 0;
             let made_blocks = free.of(rights).made_bytes / self.block_bytes;
             let owed_blocks = self.owed_blocks(free, NOBODY, rights);
             let free_blocks = free.count_of(rights).saturating_sub(owed_blocks);
@@ -101,13 +120,32 @@ impl Pool {
         self.find_row(free, wanted.rights, blocks)
     }
 
-    /// Bytes of the regions that may still be made for a table: not what others are owed.
-    pub(super) fn left_for(&self, free: &FreeBlocks, need: Need, owner: u32) -> usize {
+    /// Bytes of the regions of this right that may still be made for a table: not what others are
+    /// owed.
+    pub(super) fn left_for(
+        &self,
+        free: &FreeBlocks,
+        need: Need,
+        owner: u32,
+        rights: Rights,
+    ) -> usize {
         let owed = |rights| self.floors.owed_bytes(owner, rights);
         let owed_bytes = match need {
             Need::Clean => 0,
             _ => owed(Rights::ReadOnly) + owed(Rights::ReadWrite),
         };
-        self.left_bytes(free).saturating_sub(owed_bytes)
+        let kept_bytes = owed_bytes + self.kept_for_writable(free, rights);
+        self.left_bytes(free).saturating_sub(kept_bytes)
+    }
+
+    /// What is left to a first writable region.
+    pub(in crate::engine) fn kept_writable_bytes(&self) -> usize {
+        self.kept_for_writable(&self.free.lock(), Rights::ReadOnly)
+    }
+
+    /// What regions of this right leave to a first writable one.
+    pub(super) fn kept_for_writable(&self, free: &FreeBlocks, rights: Rights) -> usize {
+        let is_there = free.of(Rights::ReadWrite).made_bytes > 0;
+        if rights == Rights::ReadWrite || is_there { 0 } else { self.first_writable_bytes }
     }
 }

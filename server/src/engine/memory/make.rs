@@ -12,12 +12,9 @@ use super::left::NOBODY;
 use super::{Block, Pool, Region};
 use crate::engine::room::Wanted;
 
-/// Writable regions begin with this part of the memory, one of so many, and are as long as all
-/// before them together: counters alone need little, and what they take is no use for tables that
-/// clients only read.
-const WRITABLE_PART: usize = 64;
-/// A read-only region leaves so much to a first writable one, if there is no need for it yet.
-const LEFT_PART: usize = 64;
+/// Where regions are not made as long as they may be, they begin with this part of the memory, one
+/// of so many, and are as long as all of their right before them together.
+const FIRST_PART: usize = 64;
 
 impl Pool {
     /// Makes the next region, if memory is left for one that holds that many blocks in a row.
@@ -33,7 +30,7 @@ impl Pool {
         let id = free.made;
         // Where regions came and went so often that no number is left.
         let full = || self.full(free, rights, need_bytes);
-        if self.left_for(free, wanted.need, wanted.owner) == 0 {
+        if self.left_for(free, wanted.need, wanted.owner, rights) == 0 {
             return Err(full());
         }
         let place = self.regions.get(id as usize).ok_or_else(full)?;
@@ -64,42 +61,31 @@ impl Pool {
         Ok(())
     }
 
-    /// There are tables whose entries lie in writable regions: others leave them half of what is
-    /// left whenever they take a region. (Most of a small memory is one region.)
+    /// There are tables whose entries lie in writable regions, and whose indexes do not: regions of
+    /// either right leave the other one half of what is left, and take no more than it seems they
+    /// need. (Most of a small memory would else be one region.)
     pub(in crate::engine) fn share(&self) {
         self.shares.store(true, Ordering::Relaxed);
     }
 
-    /// How long the next region may be.
+    /// How long the next region may be. Counters alone need little, and what they take is no use
+    /// for tables that clients only read.
     fn most_bytes(&self, free: &FreeBlocks, rights: Rights, need_bytes: usize) -> usize {
-        let left_bytes = self.own_left_bytes(free);
+        let segment_bytes = self.segment_bytes;
+        let kept_bytes = self.kept_for_writable(free, rights);
+        let left_bytes = self.left_bytes(free).saturating_sub(kept_bytes);
         let most_bytes = left_bytes.min(self.region_blocks * self.block_bytes);
-        let part = |part: usize| {
-            (self.limit_bytes / part / self.segment_bytes * self.segment_bytes)
-                .max(self.segment_bytes)
-        };
-        let made_bytes = free.of(Rights::ReadWrite).made_bytes;
-        match rights {
-            Rights::ReadOnly => {
-                let left_to_bytes = match made_bytes {
-                    // Whole segments: the last one is somebody's.
-                    _ if self.shares.load(Ordering::Relaxed) => {
-                        left_bytes / 2 / self.segment_bytes * self.segment_bytes
-                    }
-                    0 => part(LEFT_PART),
-                    _ => 0,
-                };
-                let most_of_left = left_bytes.saturating_sub(left_to_bytes);
-                if most_of_left >= need_bytes && most_of_left > 0 {
-                    return most_bytes.min(most_of_left);
-                }
-                most_bytes
-            }
-            Rights::ReadWrite => {
-                let fitting = need_bytes.next_multiple_of(self.segment_bytes);
-                most_bytes.min(part(WRITABLE_PART).max(made_bytes).max(fitting))
-            }
+        let shares = self.shares.load(Ordering::Relaxed);
+        if rights == Rights::ReadOnly && !shares {
+            return most_bytes;
         }
+        let fitting_bytes = need_bytes.next_multiple_of(segment_bytes);
+        let first_bytes = self.limit_bytes / FIRST_PART / segment_bytes * segment_bytes;
+        let grown_bytes = first_bytes.max(free.of(rights).made_bytes);
+        let others_bytes = if shares { left_bytes / 2 } else { 0 };
+        // Whole segments: the last one is somebody's.
+        let fair_bytes = (left_bytes - others_bytes) / segment_bytes * segment_bytes;
+        most_bytes.min(grown_bytes.min(fair_bytes).max(fitting_bytes))
     }
 
     fn full(&self, free: &FreeBlocks, rights: Rights, need_bytes: usize) -> RpcError {
@@ -107,7 +93,9 @@ impl Pool {
         let free_blocks = free.of(rights).numbers.len();
         let in_use_bytes = free.made_bytes() - free.count() * self.block_bytes;
         let others_bytes = self.budget.taken_bytes() - free.made_bytes() - free.retired_bytes;
-        let own = limit_bytes < self.budget.limit_bytes() && self.own_left_bytes(free) < need_bytes;
+        let kept_bytes = self.kept_for_writable(free, rights);
+        let own_left_bytes = self.own_left_bytes(free).saturating_sub(kept_bytes);
+        let own = limit_bytes < self.budget.limit_bytes() && own_left_bytes < need_bytes;
         let (limit, raise) = match (own, others_bytes) {
             (true, _) => (format!("limit of the tenant {limit_bytes} bytes"), "that limit"),
             (false, 0) => (format!("limit {limit_bytes} bytes"), "--memory"),
@@ -135,9 +123,17 @@ impl Pool {
             0 => String::new(),
             bytes => format!(", {bytes} kept for tables below their floor"),
         };
+        let what = match rights {
+            Rights::ReadOnly => "delete keys or drop a table",
+            // What is deleted elsewhere is of use here only when a whole region of it went back.
+            Rights::ReadWrite => {
+                "delete keys of tables with update=cas, or give such a table a floor before others \
+                 have taken the memory"
+            }
+        };
         let text = format!(
             "memory is full: {limit}, {in_use_bytes} in use{owed}, no {need_bytes} bytes in a row \
-             left{apart}; nothing was changed: raise {raise}, delete keys or drop a table",
+             left{apart}; nothing was changed: raise {raise}, or {what}",
         );
         RpcError::new(ErrorCode::OutOfMemory, text)
     }

@@ -70,7 +70,8 @@ pub(super) const METRICS: &[Metric] = &[
         "onesided_memory_reach_bytes",
         "What entries can take, by the regions that they go into. read_only: entries that the \
          server writes, and indexes; writable: counters, and entries of tables with update=cas, \
-         once there are such regions. Regions not made yet count for both.",
+         once there are such regions. Regions not made yet count for both, but for what is left to \
+         a first writable one.",
         OF_REGIONS,
         |s, rows| each_reach(s, rows, |reach| reach.len_bytes),
     ),
