@@ -22,6 +22,8 @@ use crate::engine::{Shared, publish};
 
 /// Entries that are looked at together, so that their buckets arrive at the same time.
 const BATCH: usize = 16;
+/// Bytes of them after which no other one is: others wait for what is being copied.
+const BATCH_BYTES: usize = 16 << 10;
 
 /// A segment that is being emptied. It is pinned.
 pub(super) struct Walk {
@@ -88,8 +90,9 @@ impl Walk {
         }
         batch.entries.clear();
         let mut next_bytes = self.next_bytes;
+        let end_bytes = self.used_bytes.min(next_bytes + BATCH_BYTES);
         let still = table.overwriting.stop();
-        while batch.entries.len() < BATCH && next_bytes < self.used_bytes {
+        while batch.entries.len() < BATCH && next_bytes < end_bytes {
             let offset = self.segment.offset_bytes() + next_bytes;
             let addr = LogAddr::new(self.segment.region(), offset);
             let at = pool.at(addr);
