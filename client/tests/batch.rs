@@ -162,3 +162,32 @@ fn a_table_made_anew_is_found() {
         assert_eq!(table.get("b").expect("b").as_deref(), Some(&b"3"[..]));
     }
 }
+
+#[test]
+fn long_values_are_rewritten_in_order() {
+    let server = server();
+    for fabric in FABRICS {
+        let (_client, table) = connect(&server, fabric);
+        let mut model = vec![0; 10 << 20];
+        table.put(b"k", &model).expect("put");
+        // More than the server does of one batch, and more than one message. Each overlaps the one
+        // before it, and in front of the last one the value is asked for.
+        let parts: Vec<Vec<u8>> = (1..=24).map(|n| vec![n; 4_000]).collect();
+        let write = |n: usize| BatchOp::WriteAt { key: b"k", offset: n as u64, bytes: &parts[n] };
+        let mut ops: Vec<BatchOp<'_>> = (0..parts.len()).map(write).collect();
+        ops.insert(parts.len() - 1, BatchOp::Get { key: b"k" });
+        let replies = table.batch(&ops);
+        for (n, reply) in replies.into_iter().enumerate() {
+            match reply.unwrap_or_else(|error| panic!("{fabric:?} {n}: {error}")) {
+                BatchReply::Written(Some(_)) => {
+                    let n = if n < parts.len() { n } else { n - 1 };
+                    model[n..n + parts[n].len()].copy_from_slice(&parts[n]);
+                }
+                BatchReply::Value(Some(value)) => assert!(*value == model, "{fabric:?} {n}"),
+                other => panic!("{fabric:?} {n}: {other:?}"),
+            }
+        }
+        let value = table.get(b"k").expect("get");
+        assert!(value.as_deref() == Some(&model[..]), "{fabric:?}");
+    }
+}

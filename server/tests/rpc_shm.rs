@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use common::shm::Shm;
 use common::*;
@@ -40,6 +41,7 @@ over_both! {
     large_values_go_by_staging_both_ways
     descriptors_outside_the_staging_are_refused
     a_batch_puts_each_value_where_it_belongs
+    long_values_without_room_are_not_copied
     a_pipeline_beyond_the_ring_loses_nothing
     regions_are_readable_and_nothing_else
     garbage_closes_and_others_go_on
@@ -151,6 +153,30 @@ fn a_batch_puts_each_value_where_it_belongs(config: ServerConfig) {
     assert_eq!(retried[3], replies[3]);
 }
 
+fn long_values_without_room_are_not_copied(config: ServerConfig) {
+    let server = start(config);
+    let mut client = Shm::open(&server);
+    assert!(client.put_staged(1, b"k", &pattern(20 << 20, 0), 0));
+    // One of them has room.
+    let landing = Some(Landing { offset_bytes: 0, len_bytes: 20 << 20 });
+    for landing in [None, landing] {
+        let gets = Op::Batch(vec![Op::Get { key: b"k", landing }; 1024]);
+        // To copy all of them would be 20 GiB.
+        let quick = (0..5).any(|_| {
+            let begun = Instant::now();
+            let answer = client.call_bytes(0, gets.clone());
+            let took = begun.elapsed();
+            let Ok(Reply::Batch(replies)) = Answer::decode(&answer).expect("decodes").result else {
+                panic!("no batch")
+            };
+            let found = replies.iter().filter(|reply| reply.is_ok()).count();
+            assert_eq!(found, usize::from(landing.is_some()));
+            took < Duration::from_secs(1)
+        });
+        assert!(quick, "{landing:?}");
+    }
+}
+
 fn a_pipeline_beyond_the_ring_loses_nothing(config: ServerConfig) {
     let server = start(config);
     let mut client = Shm::open(&server);
@@ -218,4 +244,19 @@ fn a_ticket_of_an_ended_session_is_void(config: ServerConfig) {
     control.ask(&ToServer::Goodbye);
     let refused = shm::connect(&blob, &ticket, 1, PATIENCE);
     assert!(matches!(refused, Err(shm::ConnectError::Refused(_))), "{refused:?}");
+}
+
+#[test]
+fn values_of_a_batch_that_are_loaded_are_bounded() {
+    let server = start(config());
+    let mut client = Shm::open(&server);
+    assert!(client.put_staged(1, b"k", &pattern(10 << 20, 0), 0));
+    // Ten times the same bytes.
+    let staged = Payload::Staged { offset_bytes: 0, len_bytes: 10 << 20 };
+    let answer = client.call_bytes(2, Op::Batch(vec![put_payload(b"k", staged); 10]));
+    let Ok(Reply::Batch(replies)) = Answer::decode(&answer).expect("decodes").result else {
+        panic!("no batch")
+    };
+    let done = replies.iter().map(Result::is_ok).collect::<Vec<_>>();
+    assert_eq!(done, (0..10).map(|n| n < 7).collect::<Vec<_>>(), "64 MiB, and the last one");
 }

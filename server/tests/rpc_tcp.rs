@@ -88,6 +88,32 @@ fn a_batch_that_overflows_says_what_is_missing() {
 }
 
 #[test]
+fn a_batch_that_rewrites_much_is_broken_off() {
+    let server = start(config());
+    let (_control, mut data) = connect(server.addr());
+    assert!(data.call(1, put(b"k", &vec![0; 10 << 20])).is_ok());
+    let append = Op::Append { key: b"k", value: Payload::Inline(b"+") };
+    let touch = Op::Touch { key: b"k", ttl: Ttl::Never };
+    let write = Op::WriteAt { key: b"k", offset_bytes: 0, value: Payload::Inline(b"-") };
+    let ops = [[append, touch, write].as_slice(); 4].concat();
+    let ops = [ops.as_slice(), &[Op::Ping, Op::Get { key: b"none", landing: None }]].concat();
+    for (sequence, len) in [(2, (10 << 20) + 3), (2, (10 << 20) + 3), (3, (10 << 20) + 6)] {
+        let bytes = data.call_bytes(sequence, Op::Batch(ops.clone()));
+        let Ok(Reply::Batch(replies)) = Answer::decode(&bytes).expect("decodes").result else {
+            panic!("no batch")
+        };
+        for (n, reply) in replies.iter().enumerate() {
+            match reply {
+                Ok(Reply::Done { .. }) => assert!(n < 7, "{n}: after more than 64 MiB"),
+                Err(error) => assert_eq!((n >= 7, error.code), (true, ErrorCode::NeedsLanding)),
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        assert_eq!(data.get(b"k").map(|value| value.len()), Some(len), "once");
+    }
+}
+
+#[test]
 fn a_full_batch() {
     let server = start(config());
     let (_control, mut data) = connect(server.addr());

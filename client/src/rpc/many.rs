@@ -47,10 +47,12 @@ pub(crate) async fn call_many<T>(
 ) -> Vec<Result<T, Error>> {
     let mut results = Vec::with_capacity(ops.len());
     while !ops.is_empty() {
-        let after = ops.split_off(ops.len().min(PIPELINE));
+        let mut after = ops.split_off(ops.len().min(PIPELINE));
         let by = table.deadline(what);
         match pipeline(table, by, ops).await {
-            Ok(mut attempts) => {
+            Ok((mut attempts, mut rest)) => {
+                rest.append(&mut after);
+                after = rest;
                 while let Some(attempt) = attempts.pop_front() {
                     conclude(table, by, attempt, &attempts, &take, &mut results).await;
                 }
@@ -96,15 +98,18 @@ async fn conclude<T>(
     let take_all = |reply: Reply<'_>, _: &mut Option<Keep>| take_batch(reply, ops.len(), take);
     let all = conclude_one(table, by, &open, &op, progress, answer, &take_all).await;
     let known = all.is_ok();
+    // Where the server broke off: it has done nothing from there on.
+    let left = all.as_ref().ok().and_then(|all| {
+        ops.iter().zip(all).position(|(op, result)| op.is_mutation() && needs_room(result))
+    });
+    let done = &ops[..left.unwrap_or(ops.len())];
     let mut all = all.map(Vec::into_iter);
     for (number, op) in ops.iter().enumerate() {
         let result = match &mut all {
             Ok(all) => all.next().unwrap_or(Err(WRONG_COUNT)),
             Err(error) => Err(repeated(error)),
         };
-        // Its value has no room beside the others, or the answer is one to a retry.
-        let needs_room = |refused: &RpcError| refused.code == ErrorCode::NeedsLanding;
-        let needs_room = matches!(&result, Err(Error::Refused(refused)) if needs_room(refused));
+        let needs_room = needs_room(&result);
         let again = match &result {
             Err(Error::Refused(_)) => needs_room,
             Err(Error::NoSuchTable(_)) => {
@@ -120,10 +125,28 @@ async fn conclude<T>(
         let in_doubt = matches!(result, Err(Error::OutcomeUnknown { .. }));
         let is_late = needs_room || in_doubt || is_lost && (again || result.is_ok());
         results.push(match again {
-            _ if is_late && is_overtaken(op, &ops[number..], behind) => Err(overtaken(by)),
+            _ if is_late && is_overtaken(op, &done[number.min(done.len())..], behind) => {
+                Err(overtaken(by))
+            }
             true => go_on(table, by, op, Progress::default(), take).await,
             false => result,
         });
+    }
+}
+
+/// Whether its value has no room beside the others, or the answer is one to a retry, or the batch
+/// moves so much that the server did not go on: it has to be asked for alone.
+fn needs_room<T>(result: &Result<T, Error>) -> bool {
+    let is_so = |refused: &RpcError| refused.code == ErrorCode::NeedsLanding;
+    matches!(result, Err(Error::Refused(refused)) if is_so(refused))
+}
+
+/// Whether it makes the server write a value anew that is there.
+fn rewrites(op: &Op<'_>) -> bool {
+    match op {
+        Op::Append { .. } | Op::WriteAt { .. } | Op::Touch { .. } => true,
+        Op::Batch(ops) => ops.iter().any(rewrites),
+        _ => false,
     }
 }
 
@@ -194,18 +217,23 @@ async fn conclude_one<T>(
     go_on(table, by, op, progress, take).await
 }
 
-/// One attempt for all of them. If they have to go one by one, they come back.
+/// One attempt for all of them, but for those that have to wait for an answer to others. If they
+/// have to go one by one, they come back.
 async fn pipeline<'a>(
     table: &TableHandle,
     by: Deadline,
     ops: Vec<Op<'a>>,
-) -> Result<VecDeque<Attempt<'a>>, Vec<Op<'a>>> {
+) -> Result<(VecDeque<Attempt<'a>>, Vec<Op<'a>>), Vec<Op<'a>>> {
     let Ok(open) = table.open(by).await else { return Err(ops) };
     let connection = &*open.connection;
     if !ops.iter().all(|op| fits(connection, op) && check_limits(connection, op).is_ok()) {
         return Err(ops);
     }
-    let messages = share(connection, ops, open.foreseen_value_bytes());
+    let mut messages = share(connection, ops, open.foreseen_value_bytes());
+    // Of a batch that rewrites values some may have to be sent again: nothing may overtake them.
+    let breaks_off = |op: &Op<'_>| matches!(op, Op::Batch(_)) && rewrites(op);
+    let last = messages.iter().position(breaks_off).map_or(messages.len(), |number| number + 1);
+    let rest = apart(messages.split_off(last));
     let mut progress: Vec<Progress> = Vec::with_capacity(messages.len());
     let mut outgoing = Vec::with_capacity(messages.len());
     for op in &messages {
@@ -213,7 +241,7 @@ async fn pipeline<'a>(
         if op.is_mutation() {
             // Not waiting while holding some: two pipelines could wait for each other.
             let Some(ticket) = connection.session().try_sequence() else {
-                return Err(apart(messages));
+                return Err(apart(messages).into_iter().chain(rest).collect());
             };
             one.ticket = Some(ticket);
         }
@@ -230,7 +258,7 @@ async fn pipeline<'a>(
         }
         Attempt { open: Arc::clone(&open), op, progress, answer }
     };
-    Ok(parts.map(attempt).collect())
+    Ok((parts.map(attempt).collect(), rest))
 }
 
 /// The operations that share messages, one by one again.

@@ -31,7 +31,8 @@ pub enum ErrorCode {
     WrongType = 11,
     /// The sequence number is older than the answers kept: whether it was applied is unknown.
     SequenceTooOld = 12,
-    /// The answer does not fit; ask again with a landing of the length given in the text.
+    /// The answer does not fit; ask again with a landing of the length given in the text. Of an
+    /// operation in a batch that was broken off: nothing was done, ask for it alone.
     NeedsLanding = 13,
     /// An option that does not exist or cannot be had.
     BadOption = 14,

@@ -1,5 +1,7 @@
 //! What the mutations store, given what is there.
 
+use std::cell::Cell;
+
 use onesided_protocol::layout::entry::EntryHeader;
 use onesided_protocol::limits::APPEND_MAX_BYTES;
 use onesided_protocol::rpc::{CounterAction, ErrorCode, Expect, RpcError, Ttl};
@@ -37,10 +39,21 @@ fn keep(header: Option<EntryHeader>) -> Decision {
     Decision { ttl, user_flags: None }
 }
 
+thread_local! {
+    static REWRITTEN_BYTES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Bytes of values that this thread has read so far to write them anew. A short request can make it
+/// do that with long values: who serves several goes by the difference.
+pub(crate) fn rewritten_bytes() -> u64 {
+    REWRITTEN_BYTES.get()
+}
+
 /// The value that is there now, nothing for an absent key.
 fn current(header: Option<EntryHeader>, at: Option<Spot<'_>>, into: &mut Vec<u8>) {
     into.clear();
     if let (Some(header), Some(at)) = (header, at) {
+        REWRITTEN_BYTES.set(REWRITTEN_BYTES.get() + u64::from(header.value_len));
         read_value(at, &header, into);
     }
 }

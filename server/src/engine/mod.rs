@@ -63,6 +63,7 @@ use rand::{Rng, SeedableRng};
 
 pub use budget::Budget;
 pub use cas::CasStatus;
+pub(crate) use change::rewritten_bytes;
 pub use clean::{Cleaning, CleaningStatus};
 pub use counter::Counted;
 pub use epoch::Acknowledged;

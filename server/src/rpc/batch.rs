@@ -9,6 +9,7 @@ use onesided_protocol::rpc::{
 };
 
 use super::{Call, Done, Scratch};
+use crate::engine::rewritten_bytes;
 use crate::session::ANSWER_KEPT_MAX_BYTES;
 
 /// Bytes of an answer that are no result: id, kind and count.
@@ -23,6 +24,9 @@ const _: () = assert!(ANSWER_KEPT_WHOLE_BYTES <= ANSWER_KEPT_MAX_BYTES);
 const COMPARED_MAX: usize = 64;
 /// Operations whose keys are looked up together.
 const AHEAD: usize = 16;
+/// Once its operations have rewritten, or copied from shared memory, so many bytes of values, the
+/// rest of a batch is not performed: what is short to ask for is not to keep a poller from others.
+const MOVED_MAX_BYTES: u64 = 64 << 20;
 /// What of it a text may take.
 const TEXT_BYTES: usize = RESULT_BYTES - 8;
 
@@ -82,6 +86,14 @@ impl Call<'_> {
         }
     }
 
+    /// Does nothing, and says that it has to be asked for alone.
+    fn leave(&self, op: &Op<'_>) -> Done {
+        let text = "not done, its batch moves too much: send it alone";
+        let result = Err(RpcError::new(ErrorCode::NeedsLanding, text));
+        self.dispatcher.shard.count(op, result.as_ref());
+        Done::Result(result)
+    }
+
     /// Performs them one after the other, each behind the result of the one before it. Returns the
     /// results, if they may have to be kept.
     fn perform_all(
@@ -95,12 +107,19 @@ impl Call<'_> {
         // What the results take beyond the room that each has anyway.
         let mut spare = max_bytes.saturating_sub(HEAD_BYTES + ops.len() * RESULT_BYTES);
         let mut results = Vec::with_capacity(if keeps { ops.len() } else { 0 });
+        let rewritten_before = rewritten_bytes();
         for (number, op) in ops.iter().enumerate() {
             if number % AHEAD == 0 {
                 self.look_ahead(&ops[number..ops.len().min(number + AHEAD)]);
             }
             let room = spare + RESULT_BYTES - FOUND_HEAD_BYTES;
-            let done = match self.perform(op, room, scratch, out) {
+            let moved_bytes = self.copied_bytes.get() + rewritten_bytes() - rewritten_before;
+            // All that come after the first one that is not performed: they may build on it.
+            let done = match moved_bytes > MOVED_MAX_BYTES {
+                true => self.leave(op),
+                false => self.perform(op, room, scratch, out),
+            };
+            let done = match done {
                 Done::Value(range) => {
                     spare -= range.len().saturating_sub(RESULT_BYTES);
                     Done::Value(range)

@@ -6,6 +6,7 @@ use std::ops::Range;
 use onesided_fabric::WorkRequest;
 use onesided_protocol::rpc::{FOUND_HEAD_BYTES, Found, Op, Payload, Reply, RpcError};
 
+use super::value::{Way, land};
 use super::{Call, Scratch};
 use crate::engine::Stored;
 
@@ -51,9 +52,20 @@ impl Call<'_> {
         let start = encoded.len();
         let result = self.table().and_then(|table| {
             encoded.extend_from_slice(&[0; FOUND_HEAD_BYTES]);
-            let Some(stored) = table.get_behind(key, encoded) else { return Ok(Reply::Absent) };
+            let mut way = Ok(Way::Inline);
+            let stored = table.get_if(key, encoded, |len_bytes| {
+                way = self.way(op, len_bytes, room_bytes, *landed_bytes);
+                way.is_ok()
+            });
+            let Some(stored) = stored else { return Ok(Reply::Absent) };
             let (_, value) = encoded[start..].split_at(FOUND_HEAD_BYTES);
-            let value = self.place(op, value, room_bytes, landed_bytes, pool, out)?;
+            let value = match way? {
+                Way::Inline => Payload::Inline(value),
+                Way::To(remote) => {
+                    *landed_bytes += value.len();
+                    land(remote, value, pool, out)
+                }
+            };
             let Stored { version, expiry_s, user_flags } = stored;
             Ok(Reply::Found(Found { version, expiry_s, user_flags, value }))
         });

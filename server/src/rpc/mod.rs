@@ -13,7 +13,7 @@
 //! | `lease` | room that clients write entries into |
 //! | `timing` | how long requests take |
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -113,6 +113,8 @@ struct Call<'c> {
     table: u32,
     /// It, once it was looked up.
     found: OnceCell<Arc<Table>>,
+    /// Bytes of values that were copied from the session's staging memory.
+    copied_bytes: Cell<u64>,
 }
 
 impl Dispatcher {
@@ -178,8 +180,8 @@ impl Dispatcher {
         scratch: &mut Scratch,
         out: &mut VecDeque<WorkRequest>,
     ) -> Verdict {
-        let found = OnceCell::new();
-        let call = Call { dispatcher: self, peer, table: request.table, found };
+        let (found, copied_bytes) = Default::default();
+        let call = Call { dispatcher: self, peer, table: request.table, found, copied_bytes };
         if !request.op.is_mutation() {
             call.answer(&request, scratch, out);
             return Verdict::Keep;

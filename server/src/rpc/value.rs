@@ -34,6 +34,7 @@ impl Call<'_> {
                 if len_bytes == 0 {
                     return then(&[]);
                 }
+                self.copied_bytes.set(self.copied_bytes.get() + len_bytes as u64);
                 let mut buffer = pool.get(len_bytes);
                 let remote = RemoteAddr { region: STAGING, offset_bytes };
                 match self.peer.endpoint.read_bytes_now(remote, &mut buffer) {
@@ -93,18 +94,16 @@ impl Call<'_> {
     }
 
     /// How a GET's value travels: inside the message if it has `room_bytes` for it, else to the
-    /// landing.
-    pub(super) fn place<'v>(
+    /// landing, beside `landed_bytes` of others.
+    pub(super) fn way(
         &self,
         op: &Op<'_>,
-        value: &'v [u8],
+        len_bytes: usize,
         room_bytes: usize,
-        landed_bytes: &mut usize,
-        pool: &BufferPool,
-        out: &mut VecDeque<WorkRequest>,
-    ) -> Result<Payload<'v>, RpcError> {
-        if value.len() <= room_bytes {
-            return Ok(Payload::Inline(value));
+        landed_bytes: usize,
+    ) -> Result<Way, RpcError> {
+        if len_bytes <= room_bytes {
+            return Ok(Way::Inline);
         }
         let landing = match op {
             Op::Get { landing, .. } => *landing,
@@ -113,33 +112,37 @@ impl Call<'_> {
         match landing {
             // The landings of one request do not overlap, so that they fit together: one that
             // repeats a landing makes the server hold no more than that.
-            Some(landing)
-                if landing.len_bytes as usize >= value.len()
-                    && *landed_bytes + value.len() <= self.peer.staging_bytes.max(value.len()) =>
+            Some(Landing { offset_bytes, len_bytes: most_bytes })
+                if most_bytes as usize >= len_bytes
+                    && landed_bytes + len_bytes <= self.peer.staging_bytes.max(len_bytes) =>
             {
-                *landed_bytes += value.len();
-                self.land(landing, value, pool, out)
+                self.within_staging(offset_bytes, len_bytes)?;
+                Ok(Way::To(RemoteAddr { region: STAGING, offset_bytes }))
             }
             // What a client parses: the length alone.
-            _ => Err(RpcError::new(ErrorCode::NeedsLanding, value.len().to_string())),
+            _ => Err(RpcError::new(ErrorCode::NeedsLanding, len_bytes.to_string())),
         }
     }
+}
 
-    fn land(
-        &self,
-        landing: Landing,
-        value: &[u8],
-        pool: &BufferPool,
-        out: &mut VecDeque<WorkRequest>,
-    ) -> Result<Payload<'static>, RpcError> {
-        let offset_bytes = landing.offset_bytes;
-        self.within_staging(offset_bytes, value.len())?;
-        let remote = RemoteAddr { region: STAGING, offset_bytes };
-        let op = Opcode::Write { remote, from: pool.copy_of(value) };
-        // The answer follows it in order, and a failure ends the endpoint.
-        out.push_back(WorkRequest { id: 0, signaled: false, op });
-        Ok(Payload::Staged { offset_bytes, len_bytes: value.len() as u32 })
-    }
+/// How a GET's value travels.
+pub(super) enum Way {
+    /// Inside the message.
+    Inline,
+    /// By a WRITE to there, before the answer.
+    To(RemoteAddr),
+}
+
+pub(super) fn land(
+    remote: RemoteAddr,
+    value: &[u8],
+    pool: &BufferPool,
+    out: &mut VecDeque<WorkRequest>,
+) -> Payload<'static> {
+    let op = Opcode::Write { remote, from: pool.copy_of(value) };
+    // The answer follows it in order, and a failure ends the endpoint.
+    out.push_back(WorkRequest { id: 0, signaled: false, op });
+    Payload::Staged { offset_bytes: remote.offset_bytes, len_bytes: value.len() as u32 }
 }
 
 fn bad_descriptor(text: String) -> RpcError {
