@@ -288,6 +288,7 @@ fn data_connection(
         send_buffer_bytes: longest + SEND_BUFFER_BYTES,
         max_endpoints: 1,
         total_receive_bytes: 2 * longest,
+        ..tcp::Limits::default()
     };
     tcp::connect(stream, 0, limits)
 }

@@ -13,11 +13,15 @@
 //! | `receive` | reading |
 //! | `phase` | where in a page it is read to: some places are slow |
 //! | `frames` | bytes become messages, bounded |
+//! | `full` | who waits for room for an unfinished message |
 //!
 //! Lock order: a link's `out` or `recv`, then the queue's `ready`. None is held across a read or
 //! write.
 
+use std::time::Duration;
+
 mod frames;
+mod full;
 mod link;
 mod phase;
 mod queue;
@@ -36,9 +40,13 @@ pub struct Limits {
     pub send_buffer_bytes: usize,
     /// Endpoints that may be open at once.
     pub max_endpoints: usize,
-    /// Bytes that unfinished messages of all endpoints together may occupy; the connection that
-    /// would need more is closed.
+    /// Bytes that long unfinished messages of all endpoints together may occupy; no more is read
+    /// of one that has no room, until it has. Short ones, and beginnings, of some 64 KiB on each
+    /// endpoint are not counted.
     pub total_receive_bytes: usize,
+    /// A connection is closed whose unfinished message takes room that others wait for, and that
+    /// sends hardly anything in this time.
+    pub stalled_max: Duration,
 }
 
 impl Default for Limits {
@@ -48,6 +56,7 @@ impl Default for Limits {
             send_buffer_bytes: 4 << 20,
             max_endpoints: 4096,
             total_receive_bytes: 256 << 20,
+            stalled_max: Duration::from_secs(10),
         }
     }
 }

@@ -19,6 +19,7 @@ const LIMITS: Limits = Limits {
     send_buffer_bytes: 1 << 20,
     max_endpoints: 256,
     total_receive_bytes: 1 << 20,
+    stalled_max: Duration::from_millis(500),
 };
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -182,22 +183,69 @@ fn dribbled_bytes_become_the_same_messages() {
 }
 
 #[test]
-fn unfinished_messages_are_bounded_together() {
-    let mut server = Server::new(LIMITS);
-    let mut hoarders = Vec::new();
-    let mut half = 100_000u32.to_le_bytes().to_vec();
-    half.resize(80_000, 1);
-    for _ in 0..40 {
-        let (mut stream, context) = server.stranger();
-        let _may_fail = stream.write_all(&half);
-        hoarders.push((stream, context));
+fn unfinished_messages_wait_for_room_and_all_come() {
+    let limits = Limits { stalled_max: Duration::from_secs(3600), ..LIMITS };
+    let mut server = Server::new(limits);
+    let whole = frame(&[1; 100_000]);
+    // 40 of them do not fit in 1 MiB.
+    let mut hoarders: Vec<(TcpStream, u64)> = (0..40).map(|_| server.stranger()).collect();
+    for (stream, _) in &mut hoarders {
+        stream.write_all(&whole[..80_000]).unwrap();
     }
-    // 40 x 80 kB do not fit in 1 MiB.
-    server.until("somebody to be closed", |s| s.ended.len() >= 20);
-    assert!(server.ended.values().all(|r| r.contains("total_receive_bytes")));
-    drop(hoarders);
-    server.until("all to end", |s| s.ended.len() == 40);
     server.echo_works();
+    for (stream, _) in hoarders.iter_mut().rev() {
+        stream.write_all(&whole[80_000..]).unwrap();
+        stream.write_all(&frame(b"behind it")).unwrap();
+    }
+    for (_, context) in &hoarders {
+        server.until("both", |s| s.received.get(context).is_some_and(|r| r.len() == 2));
+        assert!(server.received[context][0] == [1; 100_000]);
+        assert_eq!(server.received[context][1], b"behind it");
+        assert!(!server.ended.contains_key(context));
+    }
+}
+
+#[test]
+fn who_holds_room_and_sends_nothing_is_closed_when_others_wait() {
+    let mut server = Server::new(LIMITS);
+    let whole = frame(&[1; 100_000]);
+    let mut hoarders: Vec<(TcpStream, u64)> = (0..10).map(|_| server.stranger()).collect();
+    for (stream, _) in &mut hoarders {
+        stream.write_all(&whole[..whole.len() - 1]).unwrap();
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < 4 * LIMITS.stalled_max {
+        server.echo_works();
+    }
+    assert!(hoarders.iter().all(|(_, hoarder)| !server.ended.contains_key(hoarder)), "no waiter");
+    let before = server.ended.len();
+    let (mut stream, context) = server.stranger();
+    stream.write_all(&whole[..90_000]).unwrap();
+    server.until("all that hold it up", |s| s.ended.len() == before + 10);
+    for (_, hoarder) in &hoarders {
+        assert!(server.ended[hoarder].contains("hardly grown"));
+    }
+    stream.write_all(&whole[90_000..]).unwrap();
+    server.until("the one that waits", |s| s.received.contains_key(&context));
+    assert!(server.received[&context] == [vec![1; 100_000]]);
+}
+
+#[test]
+fn who_waits_for_room_may_go_away() {
+    let limits = Limits { stalled_max: Duration::from_secs(3600), ..LIMITS };
+    let mut server = Server::new(limits);
+    let whole = frame(&[1; 100_000]);
+    let mut hoarders: Vec<(TcpStream, u64)> = (0..30).map(|_| server.stranger()).collect();
+    for (stream, _) in &mut hoarders {
+        stream.write_all(&whole[..80_000]).unwrap();
+    }
+    server.echo_works();
+    let before = server.ended.len();
+    drop(hoarders);
+    server.until("all to end", |s| s.ended.len() == before + 30);
+    let (mut stream, context) = server.stranger();
+    stream.write_all(&whole).unwrap();
+    server.until("one of another", |s| s.received.contains_key(&context));
 }
 
 #[test]

@@ -1,21 +1,26 @@
 //! Bytes become messages: memory follows what has arrived, never what was announced.
+//!
+//! Each endpoint may keep the beginning of a message. To keep more it reserves the message's whole
+//! length in what all endpoints share: so those that have begun can end, and others wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::buffer::{Buffer, BufferPool};
 
 pub(super) const HEADER_BYTES: usize = 4;
+/// Up to so many bytes of an unfinished message, and what one read brings, are kept without asking.
+pub(super) const FREE_BYTES: usize = 64 << 10;
+/// Who has reserved room that others wait for has to send this in each round of looking.
+const ROUND_MIN_BYTES: usize = 256 << 10;
 /// What an idle endpoint may keep for its next unfinished message.
 const KEPT_BYTES: usize = 1024;
 const SMALLEST_BYTES: usize = 64;
 
-/// The stream cannot be understood or afforded any more; it is closed with this text.
+/// The stream cannot be understood any more; it is closed with this text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadStream {
     #[error("the peer announced a message of {len_bytes} bytes; at most {max_bytes} are allowed")]
     TooLong { len_bytes: usize, max_bytes: usize },
-    #[error("unfinished messages would need more than total_receive_bytes = {limit_bytes}")]
-    NoMemory { limit_bytes: usize },
 }
 
 /// Memory that the unfinished messages of all endpoints share.
@@ -35,12 +40,9 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    fn charge(&self, bytes: usize) -> Result<(), BadStream> {
+    fn reserve(&self, bytes: usize) -> bool {
         let add = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes);
-        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(BadStream::NoMemory { limit_bytes: self.limit_bytes }),
-        }
+        self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
     fn refund(&self, bytes: usize) {
@@ -52,7 +54,10 @@ impl Budget {
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     partial: Vec<u8>,
-    charged_bytes: usize,
+    /// All of its length, or 0.
+    reserved_bytes: usize,
+    /// How much of it was there in the last round of looking, if it was reserved by then.
+    looked_bytes: Option<usize>,
     /// Length of the message that came last.
     last_bytes: usize,
 }
@@ -94,7 +99,7 @@ impl Assembler {
             }
             let target = frame.unwrap_or(HEADER_BYTES);
             let n = bytes.len().min(target - self.partial.len());
-            self.make_room(n, target, budget)?;
+            self.make_room(n, target);
             let (now, rest) = bytes.split_at(n);
             self.partial.extend_from_slice(now);
             *bytes = rest;
@@ -102,21 +107,45 @@ impl Assembler {
     }
 
     /// Doubles as bytes arrive, up to what the message needs.
-    fn make_room(&mut self, n: usize, target: usize, budget: &Budget) -> Result<(), BadStream> {
-        let needed = self.partial.len() + n;
-        if needed <= self.charged_bytes {
-            return Ok(());
+    fn make_room(&mut self, n: usize, target: usize) {
+        let (needed, there) = (self.partial.len() + n, self.partial.capacity());
+        if needed > there {
+            let grown = needed.max(2 * there).min(target).max(SMALLEST_BYTES);
+            self.partial.reserve_exact(grown - self.partial.len());
         }
-        let grown = needed.max(2 * self.charged_bytes).min(target).max(SMALLEST_BYTES);
-        budget.charge(grown - self.charged_bytes)?;
-        self.charged_bytes = grown;
-        self.partial.reserve_exact(grown - self.partial.len());
-        Ok(())
+    }
+
+    /// Whether more of the unfinished message may be read: `false` if there is no room for it.
+    pub(super) fn may_go_on(&mut self, budget: &Budget) -> bool {
+        if !self.needs_room() {
+            return true;
+        }
+        let Some(header) = self.partial.first_chunk::<HEADER_BYTES>() else { return true };
+        let bytes = HEADER_BYTES + u32::from_le_bytes(*header) as usize;
+        let reserved = budget.reserve(bytes);
+        self.reserved_bytes = if reserved { bytes } else { 0 };
+        reserved
+    }
+
+    /// Whether it has to reserve room before more may be read.
+    pub(super) fn needs_room(&self) -> bool {
+        self.partial.len() > FREE_BYTES && self.reserved_bytes == 0
+    }
+
+    /// One round of looking: whether it has reserved room and hardly anything has come since the
+    /// last one.
+    pub(super) fn is_stalled(&mut self) -> bool {
+        if self.reserved_bytes == 0 {
+            return false;
+        }
+        let now_bytes = self.partial.len();
+        let before = self.looked_bytes.replace(now_bytes);
+        before.is_some_and(|before| now_bytes < before + ROUND_MIN_BYTES)
     }
 
     fn finished(&mut self, budget: &Budget) {
         self.partial.clear();
-        if self.charged_bytes > KEPT_BYTES {
+        if self.partial.capacity() > KEPT_BYTES {
             self.release(budget);
         }
     }
@@ -124,7 +153,8 @@ impl Assembler {
     /// Gives everything back: the endpoint is dead.
     pub(super) fn release(&mut self, budget: &Budget) {
         self.partial = Vec::new();
-        budget.refund(std::mem::take(&mut self.charged_bytes));
+        self.looked_bytes = None;
+        budget.refund(std::mem::take(&mut self.reserved_bytes));
     }
 }
 
@@ -184,7 +214,9 @@ mod tests {
         let announced = (1u32 << 29).to_le_bytes();
         assert!(assembler.next(&mut &announced[..], 1 << 29, &budget, &pool).unwrap().is_none());
         assert!(assembler.next(&mut &[1u8; 100][..], 1 << 29, &budget, &pool).unwrap().is_none());
-        assert!(budget.used_bytes() < 1024, "{}", budget.used_bytes());
+        assert!(assembler.may_go_on(&budget));
+        assert_eq!(budget.used_bytes(), 0);
+        assert!(assembler.partial.capacity() < 1024, "{}", assembler.partial.capacity());
         for len in [1001u32, 1 << 31, u32::MAX] {
             let error = Assembler::default()
                 .next(&mut &len.to_le_bytes()[..], 1000, &budget, &pool)
@@ -195,16 +227,28 @@ mod tests {
 
     #[test]
     fn the_budget_bounds_all_endpoints_together() {
-        let (budget, pool) = (Budget::new(4096), BufferPool::new());
-        let mut half = 3000u32.to_le_bytes().to_vec();
-        half.resize(2504, 7);
-        let mut first = Assembler::default();
-        assert!(first.next(&mut &half[..], 4000, &budget, &pool).unwrap().is_none());
-        let mut second = Assembler::default();
-        let error = second.next(&mut &half[..], 4000, &budget, &pool).unwrap_err();
-        assert_eq!(error, BadStream::NoMemory { limit_bytes: 4096 });
-        first.release(&budget);
+        let (budget, pool) = (Budget::new(200_000), BufferPool::new());
+        let whole = stream(&[vec![7; 120_000]]);
+        let (mut begin, rest) = whole.split_at(FREE_BYTES + 1);
+        let (mut first, mut second) = (Assembler::default(), Assembler::default());
+        let mut free = &whole[..FREE_BYTES];
+        let mut third = Assembler::default();
+        for (assembler, bytes) in
+            [(&mut first, &mut begin.clone()), (&mut second, &mut begin), (&mut third, &mut free)]
+        {
+            assert!(assembler.next(bytes, 130_000, &budget, &pool).unwrap().is_none());
+        }
+        assert!(first.may_go_on(&budget) && first.may_go_on(&budget));
+        assert_eq!(budget.used_bytes(), whole.len(), "all of it, once");
+        assert!(!second.may_go_on(&budget));
+        assert!(third.may_go_on(&budget), "short ones ask for nothing");
+        assert!(!first.is_stalled() && first.is_stalled() && !second.is_stalled());
+        let message = first.next(&mut { rest }, 130_000, &budget, &pool).unwrap();
+        assert_eq!(message.map(|message| message.len()), Some(120_000));
+        assert!(second.may_go_on(&budget));
+        assert!(!first.is_stalled() && !second.is_stalled());
         second.release(&budget);
+        third.release(&budget);
         assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Link {
     /// Completions of its SENDs that nobody has polled yet.
     pub(super) unpolled: AtomicUsize,
     closed: AtomicBool,
+    /// Nothing is read of it. Changed under the lock of `out`.
+    deaf: AtomicBool,
     out: Mutex<Out>,
 }
 
@@ -119,6 +121,7 @@ impl Link {
             dirty: AtomicBool::new(false),
             unpolled: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
             out: Mutex::default(),
         }
     }
@@ -130,6 +133,19 @@ impl Link {
     /// Whether something waits until the socket takes bytes again.
     pub(super) fn is_stuck(&self) -> bool {
         self.out.lock().armed
+    }
+
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// Reads no more of it, or goes on: what the peer sends meanwhile waits on its side.
+    pub(super) fn set_deaf(&self, hub: &Hub, deaf: bool) {
+        let out = self.out.lock();
+        self.deaf.store(deaf, Ordering::Relaxed);
+        if !out.closed {
+            hub.ask_for(self, out.armed);
+        }
     }
 
     pub(super) fn post(

@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, Timespec};
 
 use super::Limits;
 use super::frames::Budget;
+use super::full::Full;
 use super::link::Link;
 use super::phase;
 use crate::buffer::{Buffer, BufferPool};
@@ -38,6 +39,7 @@ pub(super) struct Poller {
     pub(super) landing: Option<Buffer>,
     /// Bytes of `scratch` that were read and not yet taken apart.
     pub(super) cursor: Option<Cursor>,
+    pub(super) full: Full,
     events: Vec<(u64, EventFlags)>,
 }
 
@@ -100,6 +102,7 @@ impl Hub {
             scratch: vec![0; READ_BYTES + phase::ROOM_BYTES],
             landing: None,
             cursor: None,
+            full: Full::default(),
             events,
         };
         Ok(Self {
@@ -184,9 +187,10 @@ impl Hub {
         self.release(link.token);
     }
 
-    /// Whether epoll is to report that the socket takes bytes again.
+    /// Whether epoll is to report that the socket takes bytes again, beside what has come.
     pub(super) fn ask_for(&self, link: &Link, writable: bool) {
-        let mut flags = EventFlags::IN;
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !link.is_deaf());
         flags.set(EventFlags::OUT, writable);
         let data = EventData::new_u64(link.token);
         if let Err(error) = epoll::modify(&self.epoll, &link.stream, data, flags) {
@@ -287,6 +291,9 @@ impl Hub {
         let end = start.saturating_add(max);
         // Who finds another thread reading takes only what is ready already.
         let mut poller = self.poller.try_lock();
+        if let Some(poller) = poller.as_mut().filter(|poller| !poller.full.is_empty()) {
+            self.go_on(&mut poller.full);
+        }
         let (mut asked, mut received) = (false, false);
         loop {
             self.drain(out, end);
@@ -326,12 +333,19 @@ impl Hub {
         self.slots.lock().get(token)
     }
 
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        self.slots.lock().slots.iter().filter_map(|(_, link)| link.clone()).collect()
+    }
+
     fn wait(&self, timeout: Duration) -> Wait {
         if self.waiting.swap(true, Ordering::SeqCst) {
             return Wait::Busy;
         }
         fence(Ordering::SeqCst);
         self.flush_dirty();
+        // Who waits for room waits for others, who may never come.
+        let waits = self.poller.try_lock().is_some_and(|poller| !poller.full.is_empty());
+        let timeout = if waits { timeout.min(self.limits.stalled_max / 4) } else { timeout };
         let outcome = if self.has_work() { Wait::Ready } else { self.sleep(timeout) };
         self.waiting.store(false, Ordering::SeqCst);
         outcome

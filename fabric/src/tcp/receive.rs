@@ -35,6 +35,12 @@ impl Hub {
         if !flags.intersects(ENDS) {
             return;
         }
+        if link.is_deaf() {
+            if flags.intersects(ENDS.difference(EventFlags::IN)) {
+                link.fail(self, "closed by the peer");
+            }
+            return;
+        }
         self.read(poller, link, RecvFlags::DONTWAIT);
     }
 
@@ -138,6 +144,11 @@ impl Hub {
                 }
                 Ok(None) => {
                     poller.cursor = None;
+                    let needs_room = recv.needs_room();
+                    drop(recv);
+                    if needs_room {
+                        self.keep_or_wait(&mut poller.full, link);
+                    }
                     return;
                 }
                 Err(bad) => {

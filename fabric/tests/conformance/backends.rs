@@ -27,6 +27,7 @@ impl Tcp {
             send_buffer_bytes: 256 << 10,
             max_endpoints: 100,
             total_receive_bytes: 8 << 20,
+            ..tcp::Limits::default()
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (acceptor, cq) = Acceptor::new(limits).unwrap();
