@@ -104,7 +104,10 @@ impl Server {
     fn awaits(&self, what: &str, is_so: impl Fn(&Seen) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !is_so(&self.seen) {
-            assert!(Instant::now() < deadline, "{what}: {:?}", self.seen.disconnected.lock());
+            let (connected, ended) = (&self.seen.connected, &self.seen.disconnected);
+            let late =
+                || format!("{what}: {:?} connected, {:?} ended", connected.lock(), ended.lock());
+            assert!(Instant::now() < deadline, "{}", late());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

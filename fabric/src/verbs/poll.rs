@@ -128,17 +128,12 @@ impl Core {
         rounds: usize,
     ) -> bool {
         let Poller { ready, batch, bare, ended, .. } = poller;
-        // A look costs less than a pop of nothing.
-        while !self.fresh.is_empty()
-            && let Some(tag) = self.fresh.pop()
-        {
-            if let Some(link) = self.table.read().get(tag) {
-                announce(link, &mut Sink { out, until, ready });
-            }
-        }
         for _ in 0..rounds {
             let max = until.saturating_sub(out.len()).max(1);
             let polled = self.cq.poll(max, |wc| batch.push(wc));
+            // Not before: an endpoint may begin and end between two looks, and whoever's end is in
+            // the batch must have been announced.
+            self.announce_fresh(&mut Sink { out, until, ready });
             if batch.is_empty() {
                 if let Err(error) = polled {
                     self.end_all(&error.to_string());
@@ -151,6 +146,17 @@ impl Core {
             }
         }
         false
+    }
+
+    fn announce_fresh(&self, sink: &mut Sink<'_>) {
+        // A look costs less than a pop of nothing.
+        while !self.fresh.is_empty()
+            && let Some(tag) = self.fresh.pop()
+        {
+            if let Some(link) = self.table.read().get(tag) {
+                announce(link, sink);
+            }
+        }
     }
 
     /// Gives completions to those they belong to, and does what they make necessary.
