@@ -11,6 +11,7 @@ use onesided_fabric::tcp::{self, Acceptor};
 use onesided_fabric::verbs::{self, ConnectOptions};
 use onesided_fabric::{CompletionQueue, Memory, RegionId, Rights};
 
+use crate::far::Far;
 use crate::rig::{Backend, ClientEnd, Gate};
 
 pub(crate) struct Tcp {
@@ -154,27 +155,29 @@ impl Backend for Shm {
     }
 }
 
-/// Client and server on one host, through its RDMA device.
+/// The server on this host, behind its RDMA device; the clients too, or on another host.
 pub(crate) struct Verbs {
+    far: Option<Arc<Far>>,
     listener: verbs::Listener,
     gate: Arc<Gate>,
     cq: Arc<dyn CompletionQueue>,
 }
 
 impl Verbs {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(far: Option<Arc<Far>>) -> Self {
         let gate = Arc::new(Gate::default());
         let limits = verbs::Limits { max_endpoints: 100, ..verbs::Limits::default() };
         let options = verbs::Options::default();
         let admission = Arc::clone(&gate) as _;
         let (listener, cq) = verbs::Listener::start(&options, 0, limits, admission).unwrap();
-        Self { listener, gate, cq }
+        Self { far, listener, gate, cq }
     }
 }
 
 impl Backend for Verbs {
     fn name(&self) -> String {
-        "verbs".to_owned()
+        let clients = if self.far.is_some() { ", clients on another host" } else { "" };
+        format!("verbs{clients}")
     }
 
     fn server_cq(&self) -> Arc<dyn CompletionQueue> {
@@ -183,6 +186,9 @@ impl Backend for Verbs {
 
     fn connect(&mut self, context: u64) -> ClientEnd {
         let (blob, timeout) = (self.listener.blob(1024), Duration::from_secs(30));
+        if let Some(far) = &self.far {
+            return far.connect(&blob, context);
+        }
         let options = ConnectOptions::default();
         let connected = verbs::connect(&blob, &[7; 32], context, timeout, &options).unwrap();
         ClientEnd { endpoint: connected.endpoint, cq: connected.cq }

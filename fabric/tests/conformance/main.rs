@@ -2,6 +2,7 @@
 //! `onesided_fabric` says about completions, limits and ends.
 
 mod backends;
+mod far;
 mod messages;
 mod one_sided;
 mod rig;
@@ -10,6 +11,7 @@ mod two_sided;
 use onesided_fabric::sim;
 
 use backends::{Shm, Sim, Tcp, Verbs};
+use far::{FAR, Far};
 use rig::Rig;
 
 /// Seeds that each case of a simulated world is run with.
@@ -28,9 +30,17 @@ const VERBS: &str = "ONESIDED_VERBS";
 
 fn verbs(case: fn(&mut Rig)) {
     if std::env::var_os(VERBS).is_some() {
-        case(&mut Rig::new(Box::new(Verbs::new())));
+        case(&mut Rig::new(Box::new(Verbs::new(None))));
     } else {
         eprintln!("DID NOT RUN: needs an RDMA device and {VERBS}=1, as tools/guests/test");
+    }
+}
+
+/// Over RDMA with all clients on another host (`tools/guests/test verbs_conformance_two`).
+fn verbs_far(case: fn(&mut Rig)) {
+    match Far::of_environment() {
+        Some(far) => case(&mut Rig::new(Box::new(Verbs::new(Some(far))))),
+        None => eprintln!("DID NOT RUN: needs two hosts with RDMA devices and {FAR}"),
     }
 }
 
@@ -113,6 +123,11 @@ mod on {
     mod verbs {
         suite!(verbs);
         one_sided_suite!(verbs);
+    }
+
+    mod verbs_far {
+        suite!(verbs_far);
+        one_sided_suite!(verbs_far);
     }
 
     mod sim {
