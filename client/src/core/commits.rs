@@ -212,6 +212,9 @@ impl Connection {
 }
 
 #[cfg(test)]
+mod posting;
+
+#[cfg(test)]
 mod tests {
     use onesided_fabric::{RegionId, RemoteAddr};
 

@@ -165,4 +165,4 @@ fn put(into: &mut Buffer, read: Option<Buffer>) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -110,7 +110,7 @@ impl CompletionQueue for Queue {
     fn wake(&self) {}
 }
 
-fn welcome() -> Welcome {
+pub(in crate::core) fn welcome() -> Welcome {
     Welcome {
         wire: 1,
         session: 1,
