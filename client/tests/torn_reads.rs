@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use children::{
-    LONG, Process, builder, fabrics, one_sided, one_sided_kind, patience_ms, role, scaled, tell,
-    told,
+    LONG, Process, builder, fabrics, one_sided, one_sided_kind, other_host, patience_ms, role,
+    scaled, tell, told,
 };
 use onesided::{Value, blocking};
 use onesided_protocol::rpc::{Expect, Ttl};
@@ -29,6 +29,8 @@ use values::{first_piece, piece};
 
 /// Reads of each of the two processes.
 const READS: usize = 550_000;
+/// From another host, which is emulated, one of so many: there each takes milliseconds.
+const OTHER_HOST_PART: usize = 10;
 /// Reads of a weakened reader, at most.
 const WEAKENED_READS_MAX: u64 = 5_000_000;
 /// Keys with values of 1 to 2 KiB; one more has the large ones.
@@ -37,19 +39,33 @@ const LARGE_KEY: u64 = SMALL;
 
 #[derive(Serialize, Deserialize)]
 enum Role {
-    Read { addr: SocketAddr, reads: u64 },
+    Read {
+        addr: SocketAddr,
+        reads: u64,
+    },
+    /// For readers of another host: `tools/guests/tests/suites_two.sh`.
+    Write {
+        listen: String,
+        cleaning: Cleaning,
+    },
 }
 
 /// Entry of the children: nothing to do in the parent.
 #[test]
 fn child() {
-    if let Some(Role::Read { addr, reads }) = role() {
-        let table = open(addr);
-        tell("ready", "");
-        told();
-        match read(&table, reads, key_of) {
-            Ok(()) => tell("read", ""),
-            Err(torn) => panic!("{torn}"),
+    match role() {
+        None => {}
+        Some(Role::Read { addr, reads }) => {
+            let table = open(addr);
+            tell("ready", "");
+            told();
+            match read(&table, reads, key_of) {
+                Ok(()) => tell("read", ""),
+                Err(torn) => panic!("{torn}"),
+            }
+        }
+        Some(Role::Write { listen, cleaning }) => {
+            with_own_writer(&listen, cleaning, |_| while told() {});
         }
     }
 }
@@ -61,9 +77,9 @@ fn open(addr: SocketAddr) -> blocking::Table {
 }
 
 /// Whether entries move all the while, too, and their segments are used again.
-fn server(cleaning: Cleaning) -> Server {
+fn server(listen: &str, cleaning: Cleaning) -> Server {
     let config = ServerConfig {
-        listen: "127.0.0.1:0".to_owned(),
+        listen: listen.to_owned(),
         memory_bytes: 8 << 20,
         // The index has the first one; values are in others, so that those can go.
         region_bytes: 256 << 10,
@@ -154,8 +170,16 @@ fn read(table: &blocking::Table, reads: u64, key_of: impl Fn(u64) -> u64) -> Res
     Ok(())
 }
 
-/// A server, a writer that goes on all the while, and every key with a value.
+/// A server, a writer that goes on all the while, and every key with a value: of this process, or
+/// on another host, which was told the same of cleaning.
 fn with_writer<T>(cleaning: Cleaning, body: impl FnOnce(SocketAddr) -> T) -> T {
+    match other_host() {
+        Some(addr) => body(addr),
+        None => with_own_writer("127.0.0.1:0", cleaning, body),
+    }
+}
+
+fn with_own_writer<T>(listen: &str, cleaning: Cleaning, body: impl FnOnce(SocketAddr) -> T) -> T {
     // One at a time: on two cores the writer would hardly run.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +189,7 @@ fn with_writer<T>(cleaning: Cleaning, body: impl FnOnce(SocketAddr) -> T) -> T {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let server = server(cleaning);
+    let server = server(listen, cleaning);
     let addr = server.addr();
     let info = server.engine().open_table("default").expect("the table");
     let table = server.engine().table(info.id).expect("the table");
@@ -202,7 +226,8 @@ fn reads_are_whole_while_their_values_are_overwritten_and_moved_and_regions_go()
 
 fn whole_reads(cleaning: Cleaning, reads: usize) {
     with_writer(cleaning, |addr| {
-        let reads = scaled(reads) as u64;
+        let part = if other_host().is_some() { OTHER_HOST_PART } else { 1 };
+        let reads = scaled(reads / part) as u64;
         let mut other = Process::spawn(&Role::Read { addr, reads });
         other.hear("ready");
         other.say();

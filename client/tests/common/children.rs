@@ -51,6 +51,12 @@ pub(crate) fn patience_ms(here_ms: u32) -> u32 {
     if std::env::var(PERCENT).is_ok() { here_ms * 4 } else { here_ms }
 }
 
+/// The server of another host that is to be tested against.
+pub(crate) fn other_host() -> Option<SocketAddr> {
+    let addr = std::env::var(SERVER).ok()?;
+    Some(addr.parse().expect("HOST:PORT"))
+}
+
 /// The part of some amount of work that is to be done here.
 pub(crate) fn scaled(work: usize) -> usize {
     let percent = std::env::var(PERCENT).map_or(100, |text| text.parse().expect("a percentage"));
@@ -252,8 +258,8 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// `wrap` makes the role of a child out of the server's.
     pub(crate) fn start<R: Serialize>(role: ServerRole, wrap: impl Fn(ServerRole) -> R) -> Self {
-        if let Ok(addr) = std::env::var(SERVER) {
-            return Self { process: None, addr: addr.parse().expect("HOST:PORT") };
+        if let Some(addr) = other_host() {
+            return Self { process: None, addr };
         }
         let mut process = Process::spawn(&wrap(role));
         let addr = process.hear("listens").parse().expect("an address");
