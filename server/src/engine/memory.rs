@@ -486,9 +486,12 @@ impl Pool {
         self.sealed.load(Ordering::Relaxed)
     }
 
-    /// Pins a sealed segment for the cleaner; see [`Block::pin`].
+    /// Pins the sealed segment that begins at `addr` for the cleaner; see [`Block::pin`]. `None`
+    /// also if none begins there: since somebody saw it, another one may have come to lie across.
     pub(super) fn pin(&self, addr: LogAddr) -> Option<Sealed> {
-        self.block_of(addr).pin(self.region(addr.region()).rights)
+        let region = self.region(addr.region());
+        // Blocks in the middle of a run hold nothing.
+        region.blocks[addr.offset_bytes() / self.block_bytes].pin(region.rights)
     }
 
     /// All sealed segments that hold something live, each as it was at some moment.

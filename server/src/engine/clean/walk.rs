@@ -242,11 +242,19 @@ mod tests {
     use crate::clock::ServerClock;
     use crate::engine::{Engine, EngineConfig, MakeMemory};
 
+    fn engine() -> Engine {
+        let config = EngineConfig {
+            memory_bytes: 4 << 20,
+            segment_bytes: 64 << 10,
+            ..EngineConfig::default()
+        };
+        let memory: MakeMemory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
+        Engine::new(config, memory, Arc::new(ServerClock::default())).expect("engine")
+    }
+
     #[test]
     fn an_entry_that_is_looked_for_by_another_keys_hash_keeps_its_slot() {
-        let config = EngineConfig { memory_bytes: 4 << 20, ..EngineConfig::default() };
-        let memory: MakeMemory = Box::new(|_, len_bytes, _| Memory::private(len_bytes));
-        let engine = Engine::new(config, memory, Arc::new(ServerClock::default())).expect("engine");
+        let engine = engine();
         let id = engine.create_table("t", TableOptions::default()).expect("table").id;
         let table = engine.table(id).expect("by id");
         let hash = |n: u32| KeyHash::of(table.index.hash_seed, &n.to_le_bytes());
@@ -265,5 +273,23 @@ mod tests {
             assert!(moved == Moved::Yes, "it is not kept");
             assert_eq!(hit().expect("it is there").addr != addr, moves);
         }
+    }
+
+    #[test]
+    fn a_segment_that_was_seen_where_now_another_one_lies_across_is_not_emptied() {
+        let engine = engine();
+        let id = engine.create_table("t", TableOptions::default()).expect("table").id;
+        let table = engine.table(id).expect("by id");
+        let blocks = 2 + engine.shared.pool.segment_bytes() / engine.shared.pool.block_bytes();
+        let value = vec![1; blocks * engine.shared.pool.block_bytes()];
+        table.put(b"long", &value, Expect::Any, Ttl::Never, 0).expect("room");
+        let addr = table.find(b"long").expect("table").probe.hit.expect("it is there").addr;
+        let pin = |n: usize| {
+            let offset = addr.offset_bytes() + n * engine.shared.pool.block_bytes();
+            Walk::pin(&engine.shared, LogAddr::new(addr.region(), offset), None, |_| true)
+        };
+        assert!((1..=blocks).all(|n| pin(n).is_none()), "there is no entry to begin with");
+        let walk = pin(0).expect("it begins here");
+        assert_eq!(walk.end(&engine.shared), 0, "its entry is live");
     }
 }
