@@ -3,8 +3,9 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use onesided::TableOptions;
 use onesided_server::Server;
-use onesided_server::config::ServerConfig;
+use onesided_server::config::{ServerConfig, TableSpec};
 use serde_json::Value;
 
 const SMALL: [&str; 5] = ["run", "--records", "1000", "--operations", "1000"];
@@ -70,9 +71,47 @@ fn a_target_that_fails_later_does_not_take_the_others_with_it() {
 }
 
 #[test]
-fn records_that_are_not_there_are_an_answer() {
-    let output = program(&["--no-fill", "--workload", "c", "--target", "map://"]);
-    assert_eq!(output.status.code(), Some(0));
+fn records_that_are_not_there_are_an_answer_but_not_to_everything() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = format!("lmdb://{}", folder.path().join("db").display());
+    let target = ["--target", &target, "--workload", "c"];
+    let run = |more: &[&str]| program(&[&["--no-fill"], &target[..], more].concat());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let nothing = run(&[]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(text(&nothing.stderr).contains("of 64 records"), "{}", text(&nothing.stderr));
+    // Whole records are stored as if they were new.
+    let updates = ["--value-size", "9", "-p", "readproportion=0", "-p", "updateproportion=1"];
+    assert_eq!(run(&updates).status.code(), Some(0));
+    assert_eq!(program(&target).status.code(), Some(0), "it stores them");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+    command.args(["run", "--records", "2000", "--operations", "1000", "--no-fill"]);
+    let uniform = ["-p", "requestdistribution=uniform"];
+    let half = command.args(target).args(uniform).output().expect("it runs");
+    assert_eq!(half.status.code(), Some(0));
+    let row = text(&half.stdout);
+    let row = row.lines().find(|line| line.starts_with("| lmdb")).expect("a row");
+    assert!(row.contains("% found no record"), "{row}");
+}
+
+#[test]
+fn an_operation_that_fails_is_no_success() {
+    let options = TableOptions { quota_bytes: 1 << 20, ..TableOptions::default() };
+    let tables = vec![TableSpec { options, ..TableSpec::new("full") }];
+    let listen = "127.0.0.1:0".to_owned();
+    let config = ServerConfig { listen, tables, admin: None, ..ServerConfig::default() };
+    let server = Server::start(config).expect("a server");
+    let url = format!("onesided://{}", server.addr());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
+    command.env_remove("ONESIDED_SERVER").args(["load", "-w", "a", "--records", "4000"]);
+    let output = command.args(["--target", &url, "--table", "full"]).output().expect("it runs");
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert_eq!(output.status.code(), Some(1), "{stderr}{stdout}");
+    assert!(stderr.contains(" failed: out of memory"), "{stderr}");
+    let row = stdout.lines().find(|line| line.starts_with("| onesided")).expect("a row");
+    let operations = row.split('|').nth(2).expect("a cell");
+    assert!(operations.contains("% failed") && !operations.contains("100.00 %"), "{row}");
 }
 
 #[test]
@@ -136,7 +175,7 @@ fn what_was_measured_before_a_signal_is_told() {
     let first = format!("lmdb://{}", db.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_onesided-bench"));
     command.env_remove("ONESIDED_SERVER").stdout(Stdio::piped());
-    command.args(["run", "--records", "10", "--duration", "10m", "--json", "--no-fill"]);
+    command.args(["run", "--records", "10", "--duration", "10m", "--json"]);
     let mut child = command.args(["--target", &first, "--target", "map://"]).spawn().expect("it");
     // Made by the probe, when signals are listened to.
     while !db.exists() {

@@ -116,10 +116,9 @@ fn greet(
     by: Instant,
 ) -> Result<(ControlStream, Welcome, Instant), Error> {
     let failed = |source| Error::Connect { addr: url.address(), source };
-    let mut stream = reach(url, by).map_err(failed)?;
+    let stream = reach(url, by).map_err(failed)?;
     let mut preamble = PREAMBLE_MAGIC.to_vec();
     preamble.push(PURPOSE_CONTROL);
-    write_all(&mut stream, &preamble, by).map_err(failed)?;
     let mut control = ControlStream::new(stream);
     let hello = ToServer::Hello(Hello {
         wire_min: WIRE_VERSION_MIN,
@@ -129,7 +128,7 @@ fn greet(
         resume,
     });
     let sent = Instant::now();
-    match control.ask(&hello, by).map_err(failed)? {
+    match control.ask_first(&preamble, &hello, by).map_err(failed)? {
         ToClient::Welcome(welcome) => Ok((control, *welcome, sent)),
         ToClient::Failed(error) => Err(error.into()),
         _ => Err(Error::BadAnswer("the answer to a hello is no welcome")),

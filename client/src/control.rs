@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::{Caps, FabricKind, Rdma};
 use onesided_protocol::control::{FabricOffer, Heartbeat, Retired, ToClient, ToServer};
+use onesided_protocol::rpc::RpcError;
 use rand::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -32,6 +33,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const RETIRING_PAUSE: Duration = Duration::from_millis(5);
 /// Bound of saying goodbye.
 pub(crate) const GOODBYE: Duration = Duration::from_millis(200);
+
+/// Bound of hearing why the server ends the connection: it has been sent by then.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Starts it; it ends when the link is shut down or closed.
 pub(crate) fn start(link: Arc<Link>, first: Established) -> io::Result<JoinHandle<()>> {
@@ -159,9 +163,8 @@ impl<'a> Serving<'a> {
         let now = Instant::now();
         let Established { control, connection, .. } = &mut *self.live;
         if now >= self.next_beat || link.is_to_tell() {
-            tell(link, control, now + self.half).map_err(|error| {
-                End::Lost(format!("no answer to a report of accesses: {error}"))
-            })?;
+            tell(link, control, now + self.half)
+                .map_err(|error| End::Lost(why("no answer to a report of accesses", &error)))?;
         }
         if self.retirement.as_mut().is_some_and(Retirement::is_over)
             && let Some(over) = self.retirement.take()
@@ -172,7 +175,7 @@ impl<'a> Serving<'a> {
         }
         if now >= self.next_beat {
             let (epoch, retired) = heartbeat(link, control, connection, now + self.half)
-                .map_err(|error| End::Lost(format!("no heartbeat from the server: {error}")))?;
+                .map_err(|error| End::Lost(why("no heartbeat from the server", &error)))?;
             self.next_beat = Instant::now() + self.interval;
             if self.retirement.is_none() && epoch > connection.session().acknowledged() {
                 self.retirement = Some(Retirement::begin(link, connection, epoch, retired));
@@ -188,7 +191,7 @@ impl<'a> Serving<'a> {
         let retiring = self.retirement.is_some().then(|| Instant::now() + RETIRING_PAUSE);
         let due = looks.into_iter().chain([retiring]).flatten();
         let until = due.fold(self.next_beat, Instant::min);
-        sleep(link, &self.live.control, until).map_err(End::Lost)
+        sleep(link, &mut self.live.control, until).map_err(End::Lost)
     }
 
     fn look_after_connection(&mut self) -> Result<(), End> {
@@ -364,8 +367,16 @@ fn administer(
     }
 }
 
+/// Why the connection is of no use any more; what the server itself says about that needs no more.
+fn why(what: &str, error: &io::Error) -> String {
+    match error.get_ref() {
+        Some(said) if said.is::<RpcError>() => said.to_string(),
+        _ => format!("{what}: {error}"),
+    }
+}
+
 /// Sleeps until there is something to do. Bytes from the server mean its end: it only answers.
-fn sleep(link: &Link, control: &ControlStream, until: Instant) -> Result<(), String> {
+fn sleep(link: &Link, control: &mut ControlStream, until: Instant) -> Result<(), String> {
     let mut fds = [
         PollFd::new(&control.stream, PollFlags::IN | PollFlags::RDHUP),
         PollFd::new(link.bell(), PollFlags::IN),
@@ -376,11 +387,7 @@ fn sleep(link: &Link, control: &ControlStream, until: Instant) -> Result<(), Str
     if server.is_empty() {
         return Ok(());
     }
-    Err(match control.stream.peek(&mut [0]) {
-        Ok(0) => "the server closed the connection".to_owned(),
-        Ok(_) => "the server sent what nobody asked for".to_owned(),
-        Err(error) => error.to_string(),
-    })
+    Err(control.farewell(Instant::now() + FAREWELL))
 }
 
 fn wait_on(fds: &mut [PollFd<'_>], timeout: Duration) {

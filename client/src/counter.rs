@@ -160,10 +160,11 @@ impl Counter {
         // Others saw it meanwhile as they see any other number.
         match self.change("fetch_add", Change::Add(by.wrapping_neg())).await {
             Ok(_) => Err(out_of_range()),
-            Err(error) => Err(Error::OutcomeUnknown {
-                what: "fetch_add",
-                reason: format!("beyond the range, and taking it off again failed: {error}"),
-            }),
+            Err(error) => {
+                let why = error.reason();
+                let reason = format!("beyond the range, and taking it off again failed: {why}");
+                Err(Error::OutcomeUnknown { what: "fetch_add", reason })
+            }
         }
     }
 

@@ -142,6 +142,17 @@ impl Error {
 }
 
 impl Error {
+    /// What happened, for an error that says itself what that means for an operation.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::ConnectionLost(reason) => format!("connection lost: {reason}"),
+            Self::TimedOut { after, .. } => format!("there was no answer within {after:?}"),
+            Self::OutcomeUnknown { reason, .. } => reason.clone(),
+            Self::Internal(what) => format!("a fault of this client: {what}"),
+            error => error.to_string(),
+        }
+    }
+
     /// What the server answered to the call `what`.
     pub(crate) fn of_call(what: &'static str, error: RpcError) -> Self {
         match error.into() {

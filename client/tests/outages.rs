@@ -216,13 +216,40 @@ async fn a_mutation_without_an_answer_is_in_doubt() {
         .unwrap();
     let table = client.table("default").await.unwrap();
     proxy.swallow_answers(true);
-    let error = table.put("k", "v").await.unwrap_err();
-    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
-    assert!(error.may_have_been_applied());
+    let put = table.put("k", "v").await.unwrap_err();
+    assert!(matches!(put, Error::OutcomeUnknown { .. }), "{put}");
+    assert!(put.may_have_been_applied());
     let error = table.get("k").await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     assert!(!error.may_have_been_applied());
     assert_eq!(stored(&server, "k").as_deref(), Some(&b"v"[..]));
+    let late = put.to_string();
+    let lost = tokio::spawn({
+        let table = table.clone();
+        async move { table.put("lost", "v").await }
+    });
+    until("the put", || stored(&server, "lost").is_some()).await;
+    proxy.refuse(true);
+    proxy.cut();
+    let lost = lost.await.unwrap().unwrap_err();
+    assert!(matches!(lost, Error::OutcomeUnknown { .. }), "{lost}");
+    let lost = lost.to_string();
+    for (text, why) in [(late, "no answer within 300ms"), (lost, "connection lost")] {
+        assert!(text.contains(why) && !text.contains("nothing was applied"), "{text}");
+    }
+}
+
+#[test]
+fn a_server_that_takes_nobody_in_says_so() {
+    let server = Server::start(ServerConfig { max_handshakes: 2, ..config() }).unwrap();
+    let connect = || std::net::TcpStream::connect(server.addr()).unwrap();
+    // They say nothing.
+    let _idle = [connect(), connect()];
+    for _ in 0..40 {
+        let refused = builder(url(server.addr())).connect_blocking().unwrap_err();
+        assert!(matches!(&refused, Error::Refused(_)), "{refused}");
+        assert!(refused.to_string().contains("ServerFull"), "{refused}");
+    }
 }
 
 #[tokio::test]

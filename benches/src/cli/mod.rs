@@ -5,6 +5,7 @@ mod interrupt;
 mod progress;
 mod replay;
 mod run;
+mod stored;
 mod targets;
 
 use std::io::Write;
@@ -24,8 +25,8 @@ use crate::report::{Report, TargetReport, compare, json, plot, text, ycsb};
 use crate::run::phase::Plan;
 use crate::workload::spec::Interval;
 
-/// Does what was typed. The code is 1 if a target failed, or all of its operations, or verification
-/// found something; a signal's number and 128 if one came.
+/// Does what was typed. The code is 1 if a target failed, or an operation, or verification found
+/// something; a signal's number and 128 if one came.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let clean = match &args.command {
@@ -95,6 +96,11 @@ fn measure_all(
             .unwrap_or_else(|error| TargetReport::failed(&wanted.name(), format!("{error:#}")));
         if let Some(failure) = &report.failure {
             eprintln!("onesided-bench: {}: {failure}", wanted.name());
+        }
+        if report.failures() > 0 {
+            let why = report.measured.measure.first_failure.as_deref();
+            let why = why.unwrap_or("it does not say why");
+            eprintln!("onesided-bench: {}: {} failed: {why}", wanted.name(), report.failures());
         }
         report
     };

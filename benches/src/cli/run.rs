@@ -11,7 +11,7 @@ use super::args::RunArgs;
 use super::interrupt::Interrupt;
 use super::progress::Progress;
 use super::targets::{Wanted, wanted};
-use super::{measure_all, note_of, plan, probe, tell};
+use super::{measure_all, note_of, plan, probe, stored, tell};
 use crate::report::{Report, TargetReport};
 use crate::run::phase::{self, Plan};
 use crate::target::{Options, Target};
@@ -98,6 +98,8 @@ impl Job<'_> {
         let mut fill = None;
         if self.phase == Phase::Run && !self.args.no_fill {
             fill = Some(self.fill(target, &shared)?);
+        } else if self.phase == Phase::Run {
+            stored::check(target, self.workload)?;
         }
         let progress = Progress::new(&target.name(), plan);
         let source = |thread| Stream::new(&shared, self.phase, thread);

@@ -51,7 +51,7 @@ fn row(report: &TargetReport) -> [String; 9] {
     }
     let measured = &report.measured;
     let (latencies, costs) = (all(&measured.measure), Costs::of(measured));
-    row[1] = format!("{:.0}", measured.throughput());
+    row[1] = format!("{:.0}{}", measured.throughput(), reservations(report));
     for (cell, quantile) in row[2..5].iter_mut().zip([0.5, 0.99, 0.999]) {
         *cell = format!("{:.2}", quantile_us(&latencies, quantile));
     }
@@ -64,4 +64,33 @@ fn row(report: &TargetReport) -> [String; 9] {
     let mib = |usage: crate::target::Usage| usage.resident_bytes as f64 / f64::from(1 << 20);
     row[8] = shown(measured.usage.map(mib), 1);
     row
+}
+
+/// What operations per second do not tell: those that failed are not among them, and those that
+/// found no record are, which is less work.
+fn reservations(report: &TargetReport) -> String {
+    let measure = &report.measured.measure;
+    let all = measure.operations().max(1) as f64;
+    let part = |count: u64, what: &str| {
+        let percent = (count as f64 * 100.0 / all).max(0.01);
+        if count > 0 { format!(", {percent:.2} % {what}") } else { String::new() }
+    };
+    part(report.failures(), "failed") + &part(measure.absent(), "found no record")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::measure::Status;
+    use crate::workload::operations::Kind;
+
+    #[test]
+    fn a_row_tells_of_operations_that_are_not_what_others_are() {
+        let measured = crate::report::figures::tests::measured();
+        let mut report = TargetReport::failed("map://", String::new());
+        report = TargetReport { failure: None, measured, ..report };
+        assert_eq!(row(&report)[1], "51, 1.96 % found no record");
+        report.measured.measure.record(Kind::Read, Status::Failed, None);
+        assert_eq!(row(&report)[1], "51, 0.97 % failed, 1.94 % found no record");
+    }
 }

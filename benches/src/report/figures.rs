@@ -158,7 +158,7 @@ pub(crate) mod tests {
             elapsed: Duration::from_secs(2),
             client_cpu: Duration::from_micros(102),
             by_thread: vec![40, 62],
-            usage: Some(Usage { cpu_seconds: 0.5, resident_bytes: 1 << 20 }),
+            usage: Some(Usage { process: 1, cpu_seconds: 0.5, resident_bytes: 1 << 20 }),
             counters,
             broken: None,
         }

@@ -37,7 +37,7 @@ pub fn target(report: &TargetReport) -> String {
         measured.throughput(),
         measured.measure.operations(),
         measured.elapsed.as_secs_f64(),
-        measured.measure.failed() - measured.measure.absent(),
+        report.failures(),
     );
     let (absent, ratio) = (measured.measure.absent(), hit_ratio(&measured.measure));
     if let Some(ratio) = ratio.filter(|_| absent > 0) {

@@ -196,7 +196,23 @@ fn process_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Nothing if the server was restarted in between.
 fn used(before: Option<Usage>, after: Option<Usage>) -> Option<Usage> {
     let (before, after) = (before?, after?);
-    Some(Usage { cpu_seconds: after.cpu_seconds - before.cpu_seconds, ..after })
+    let same = before.process == after.process && before.cpu_seconds <= after.cpu_seconds;
+    same.then_some(Usage { cpu_seconds: after.cpu_seconds - before.cpu_seconds, ..after })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_used_is_not_told_of_another_one() {
+        let usage = |process, cpu_seconds| Some(Usage { process, cpu_seconds, resident_bytes: 7 });
+        assert_eq!(used(usage(1, 2.0), usage(1, 5.0)), usage(1, 3.0));
+        assert_eq!(used(usage(1, 2.0), usage(2, 5.0)), None);
+        // In a container it may have the same number.
+        assert_eq!(used(usage(1, 2.0), usage(1, 1.0)), None);
+    }
 }

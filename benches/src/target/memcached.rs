@@ -137,14 +137,13 @@ impl Target for Memcached {
             figure(&stats, "memcached", "rusage_user")?,
             figure(&stats, "memcached", "rusage_system")?,
         ];
-        let pid = match self.server_pid {
-            Some(pid) => pid,
-            None => figure(&stats, "memcached", "pid")?,
-        };
+        let own_pid: u32 = figure(&stats, "memcached", "pid")?;
+        let pid = self.server_pid.unwrap_or(own_pid);
         // Of a server elsewhere it is nobody here, or another program.
         let resident = usage::resident_bytes(pid, "memcached");
         let cpu_seconds = cpu.iter().sum();
-        Ok(resident.map(|resident_bytes| Usage { cpu_seconds, resident_bytes }))
+        let process = u64::from(own_pid);
+        Ok(resident.map(|resident_bytes| Usage { process, cpu_seconds, resident_bytes }))
     }
 
     fn counters(&self) -> Counters {

@@ -145,6 +145,8 @@ pub struct Description {
 /// What a server used since it started.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Usage {
+    /// Which process that is, by its number or its start: another one after a restart.
+    pub process: u64,
     /// User and system.
     pub cpu_seconds: f64,
     /// Memory now, shared memory included.

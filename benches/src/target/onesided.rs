@@ -96,6 +96,7 @@ fn figure(stats: &[(String, u64)], wanted: &str) -> Option<u64> {
 /// What the server uses. Nothing if a program embeds it: what that uses is not the server's.
 fn used(stats: &[(String, u64)]) -> Option<Usage> {
     Some(Usage {
+        process: figure(stats, "start_unix_ms")?,
         cpu_seconds: figure(stats, "process_cpu_ns")? as f64 / 1e9,
         resident_bytes: figure(stats, "process_resident_bytes")?,
     })

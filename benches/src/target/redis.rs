@@ -87,7 +87,8 @@ impl Target for Redis {
         let cpu: [f64; 2] =
             [figure(&info, "Redis", "used_cpu_user")?, figure(&info, "Redis", "used_cpu_sys")?];
         let resident_bytes = figure(&info, "Redis", "used_memory_rss")?;
-        Ok(Some(Usage { cpu_seconds: cpu.iter().sum(), resident_bytes }))
+        let process = figure(&info, "Redis", "process_id")?;
+        Ok(Some(Usage { process, cpu_seconds: cpu.iter().sum(), resident_bytes }))
     }
 
     fn counters(&self) -> Counters {

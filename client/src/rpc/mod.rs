@@ -136,7 +136,7 @@ impl Progress {
     /// The error of an operation that cannot go on: in doubt if it left before.
     fn judge(&self, by: Deadline, error: Error) -> Error {
         if self.in_doubt {
-            return Error::OutcomeUnknown { what: by.what, reason: error.to_string() };
+            return Error::OutcomeUnknown { what: by.what, reason: error.reason() };
         }
         error
     }

@@ -380,7 +380,7 @@ pub(super) async fn in_doubt(
     let op = Op::Linked { key, addr: place.addr.get() };
     let (linked, open) = match rpc::call_where(table, "put", &op, rpc::linked).await {
         Ok(answer) => answer,
-        Err(error) => return Err(unknown(error.to_string())),
+        Err(error) => return Err(unknown(error.reason())),
     };
     // Another session, of a server that was restarted, may have a lease at the same place.
     if !Arc::ptr_eq(open.connection.session(), &session) {
