@@ -229,12 +229,13 @@ mod tests {
     fn the_budget_bounds_all_endpoints_together() {
         let (budget, pool) = (Budget::new(200_000), BufferPool::new());
         let whole = stream(&[vec![7; 120_000]]);
-        let (mut begin, rest) = whole.split_at(FREE_BYTES + 1);
+        let (begin, rest) = whole.split_at(FREE_BYTES + 1);
+        let (mut begin, mut same) = (begin, begin);
         let (mut first, mut second) = (Assembler::default(), Assembler::default());
         let mut free = &whole[..FREE_BYTES];
         let mut third = Assembler::default();
         for (assembler, bytes) in
-            [(&mut first, &mut begin.clone()), (&mut second, &mut begin), (&mut third, &mut free)]
+            [(&mut first, &mut begin), (&mut second, &mut same), (&mut third, &mut free)]
         {
             assert!(assembler.next(bytes, 130_000, &budget, &pool).unwrap().is_none());
         }

@@ -242,7 +242,7 @@ mod tests {
     use crate::clock::ServerClock;
     use crate::engine::{Engine, EngineConfig, MakeMemory};
 
-    fn engine() -> Engine {
+    fn engine() -> Arc<Engine> {
         let config = EngineConfig {
             memory_bytes: 4 << 20,
             segment_bytes: 64 << 10,
