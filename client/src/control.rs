@@ -69,8 +69,8 @@ fn run(link: &Arc<Link>, mut live: Established) {
                 let _told = counted
                     .map(|Counted { table, counts }| ToServer::Counted { table, counts })
                     .try_for_each(|report| tell_one(&mut live.control, &report, by));
-                // A goodbye says that nothing is written any more. If that is not so, or it does not
-                // arrive, the session's lease ends it.
+                // A goodbye says that nothing is written any more. If that is not so, or it does
+                // not arrive, the session's lease ends it.
                 if link.stop_writing(by) {
                     let _unheard = live.control.ask(&ToServer::Goodbye, by);
                 }
