@@ -38,7 +38,8 @@ impl Server {
     fn new(limits: Limits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (acceptor, cq) = Acceptor::new(limits).unwrap();
+        let (acceptor, mut queues) = Acceptor::new(limits, 1).unwrap();
+        let cq = queues.remove(0);
         let (endpoints, received, ended) = Default::default();
         Self { listener, addr, acceptor, cq, endpoints, received, ended, next: 1 }
     }
@@ -260,6 +261,38 @@ fn endpoints_are_bounded() {
     drop((strangers, more));
     server.until("room", |s| s.ended.len() == 3);
     server.stranger();
+}
+
+#[test]
+fn queues_share_endpoints_and_their_bound() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let limits = Limits { max_endpoints: 4, ..LIMITS };
+    let (acceptor, queues) = Acceptor::new(limits, 2).unwrap();
+    let connect = |context| {
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        acceptor.adopt(accepted, context).map(|()| stream)
+    };
+    let connected = |queue: usize| {
+        let mut out = Vec::new();
+        queues[queue].poll(&mut out, 64);
+        let endpoint = |completion: Completion| match completion.outcome {
+            Outcome::Connected(endpoint) => Some((completion.context, endpoint)),
+            _ => None,
+        };
+        out.into_iter().filter_map(endpoint).collect::<BTreeMap<_, _>>()
+    };
+    let _first: Vec<_> = (0..4).map(|context| connect(context).unwrap()).collect();
+    let [left, right] = [0, 1].map(connected);
+    assert_eq!((left.len(), right.len()), (2, 2));
+    let refused = connect(4).unwrap_err().to_string();
+    assert!(refused.contains("max_endpoints"), "{refused}");
+    // Two go; those that come in their place go to where they were.
+    drop(left);
+    let _second = [5, 6].map(|context| connect(context).unwrap());
+    let left = connected(0);
+    assert_eq!(left.keys().copied().collect::<Vec<_>>(), [5, 6]);
+    assert!(connected(1).is_empty() && connect(7).is_err());
 }
 
 #[test]

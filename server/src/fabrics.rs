@@ -21,6 +21,8 @@ use crate::session::{FabricGate, Gate};
 const ONE_SIDED_MESSAGE_BYTES: usize = KEY_MAX_BYTES + INLINE_MAX_BYTES + MESSAGE_OVERHEAD_BYTES;
 /// Unfinished messages of all tcp connections together, beyond one of full length.
 const TCP_RECEIVE_BYTES: usize = 256 << 20;
+/// Threads that serve tcp connections, at most.
+const TCP_POLLERS_MAX: usize = 4;
 
 /// Length of a session's staging memory where it has some.
 pub(crate) fn staging_bytes(config: &ServerConfig) -> usize {
@@ -115,11 +117,17 @@ impl Fabrics {
             total_receive_bytes: TCP_RECEIVE_BYTES + max_message_bytes,
             ..tcp::Limits::default()
         };
-        let (acceptor, queue) = tcp::Acceptor::new(limits)?;
+        let (acceptor, queues) = tcp::Acceptor::new(limits, tcp_pollers())?;
         self.tcp = Some(acceptor);
-        self.queues.push((FabricKind::Tcp, queue));
+        self.queues.extend(queues.into_iter().map(|queue| (FabricKind::Tcp, queue)));
         Ok(Vec::new())
     }
+}
+
+/// As many as processors: one thread alone has work all the time where clients are many, while
+/// other processors idle.
+fn tcp_pollers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(TCP_POLLERS_MAX)
 }
 
 /// What a fabric asks before it shows memory to a peer.

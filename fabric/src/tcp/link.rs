@@ -286,7 +286,7 @@ impl Link {
         hub.forget(self);
         // A peer that is gone makes this fail; nothing is left to be done then.
         let _gone_already = self.stream.shutdown(Shutdown::Both);
-        self.recv.lock().release(&hub.budget);
+        self.recv.lock().release(&hub.common.budget);
         let mut out = self.out.lock();
         out.closed = true;
         out.bytes = Vec::new();

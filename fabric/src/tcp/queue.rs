@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -63,7 +63,29 @@ pub(super) struct Cursor {
 struct Slots {
     slots: Vec<(u32, Option<Arc<Link>>)>,
     free: Vec<u32>,
-    taken: usize,
+}
+
+/// What the queues of one acceptor have in common.
+pub(super) struct Common {
+    pub(super) budget: Budget,
+    /// Open endpoints.
+    open: AtomicUsize,
+}
+
+impl Common {
+    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+        let budget = Budget::new(limits.total_receive_bytes);
+        Arc::new(Self { budget, open: AtomicUsize::new(0) })
+    }
+
+    fn take(&self, max_endpoints: usize) -> std::io::Result<()> {
+        let add = |open: usize| (open < max_endpoints).then_some(open + 1);
+        let taken = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        taken.map(drop).map_err(|open| {
+            let what = format!("{open} connections are open: raise max_endpoints or close some");
+            std::io::Error::other(what)
+        })
+    }
 }
 
 impl Slots {
@@ -75,7 +97,7 @@ impl Slots {
 
 pub(super) struct Hub {
     pub(super) limits: Limits,
-    pub(super) budget: Budget,
+    pub(super) common: Arc<Common>,
     /// One endpoint, written at once when posted to, and read without asking epoll first.
     pub(super) solo: bool,
     pub(super) pool: BufferPool,
@@ -91,7 +113,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(limits: Limits, solo: bool) -> std::io::Result<Self> {
+    pub(super) fn new(limits: Limits, common: Arc<Common>, solo: bool) -> std::io::Result<Self> {
         limits.check()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -106,8 +128,8 @@ impl Hub {
             events,
         };
         Ok(Self {
-            budget: Budget::new(limits.total_receive_bytes),
             limits,
+            common,
             solo,
             pool: BufferPool::new(),
             epoll,
@@ -128,12 +150,7 @@ impl Hub {
         if self.stopped.load(Ordering::Acquire) {
             return Err(std::io::Error::other("the completion queue is gone"));
         }
-        if slots.taken >= self.limits.max_endpoints {
-            let limit = self.limits.max_endpoints;
-            let what = format!("{limit} connections are open: raise max_endpoints or close some");
-            return Err(std::io::Error::other(what));
-        }
-        slots.taken += 1;
+        self.common.take(self.limits.max_endpoints)?;
         if let Some(slot) = slots.free.pop() {
             let age = slots.slots[slot as usize].0;
             return Ok(u64::from(age) << 32 | u64::from(slot));
@@ -176,7 +193,7 @@ impl Hub {
         *age = age.wrapping_add(1);
         let old = link.take();
         slots.free.push(slot);
-        slots.taken -= 1;
+        self.common.open.fetch_sub(1, Ordering::Relaxed);
         drop(slots);
         drop(old);
     }
@@ -327,6 +344,12 @@ impl Hub {
     /// Whether a wait would end at once, what was read apart.
     pub(super) fn is_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst) || !self.ready.lock().is_empty()
+    }
+
+    /// Endpoints that are open on it.
+    pub(super) fn endpoints(&self) -> usize {
+        let slots = self.slots.lock();
+        slots.slots.len() - slots.free.len()
     }
 
     pub(super) fn link(&self, token: u64) -> Option<Arc<Link>> {

@@ -135,7 +135,7 @@ impl Hub {
             }
             let next = match cursor.first.take() {
                 Some(first) => Ok(Some(first)),
-                None => recv.next(&mut rest, max_bytes, &self.budget, &self.pool),
+                None => recv.next(&mut rest, max_bytes, &self.common.budget, &self.pool),
             };
             match next {
                 Ok(Some(message)) => {

@@ -7,33 +7,41 @@ use std::sync::Arc;
 
 use super::Limits;
 use super::link::{Link, SEND_DEPTH};
-use super::queue::{Hub, Queue};
+use super::queue::{Common, Hub, Queue};
 use super::receive::NAP;
 use crate::endpoint::{AttachError, Caps, CompletionQueue, Endpoint, FabricKind};
 use crate::mem::AccessError;
 use crate::work::{Completion, Outcome, PostError, RegionId, RemoteAddr, WorkRequest};
 
 /// The server's side: makes endpoints of sockets that its control port has admitted. Its
-/// completion queue closes them all when it is dropped.
+/// completion queues close theirs when they are dropped.
 #[derive(Clone)]
 pub struct Acceptor {
-    hub: Arc<Hub>,
+    hubs: Vec<Arc<Hub>>,
 }
 
 impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acceptor").field("limits", &self.hub.limits).finish_non_exhaustive()
+        f.debug_struct("Acceptor").field("queues", &self.hubs.len()).finish_non_exhaustive()
     }
 }
 
 impl Acceptor {
-    /// An acceptor, and the completion queue of all that it adopts.
+    /// An acceptor, and so many completion queues, each for a thread of its own: what is adopted
+    /// goes to the one that has the fewest. Limits are of all of them together.
     ///
     /// # Errors
     /// When the limits contradict each other, or the system refuses an epoll descriptor.
-    pub fn new(limits: Limits) -> std::io::Result<(Self, Arc<dyn CompletionQueue>)> {
-        let hub = Arc::new(Hub::new(limits, false)?);
-        Ok((Self { hub: Arc::clone(&hub) }, Arc::new(Queue(hub))))
+    pub fn new(
+        limits: Limits,
+        queues: usize,
+    ) -> std::io::Result<(Self, Vec<Arc<dyn CompletionQueue>>)> {
+        let common = Common::new(&limits);
+        let hub = |_| Hub::new(limits, Arc::clone(&common), false).map(Arc::new);
+        let hubs = (0..queues).map(hub).collect::<std::io::Result<Vec<_>>>()?;
+        let queue = |hub: &Arc<Hub>| -> Arc<dyn CompletionQueue> { Arc::new(Queue(hub.clone())) };
+        let queues = hubs.iter().map(queue).collect();
+        Ok((Self { hubs }, queues))
     }
 
     /// Makes an endpoint of a socket whose ticket was accepted; [`Outcome::Connected`] is its
@@ -42,10 +50,12 @@ impl Acceptor {
     /// # Errors
     /// When `max_endpoints` are open, the queue is gone, or the system refuses.
     pub fn adopt(&self, stream: TcpStream, context: u64) -> std::io::Result<()> {
-        let link = open(&self.hub, stream, context)?;
-        let endpoint = TcpEndpoint { hub: Arc::clone(&self.hub), link: Arc::clone(&link) };
+        let none = || std::io::Error::other("an acceptor without completion queues");
+        let hub = self.hubs.iter().min_by_key(|hub| hub.endpoints()).ok_or_else(none)?;
+        let link = open(hub, stream, context)?;
+        let endpoint = TcpEndpoint { hub: Arc::clone(hub), link: Arc::clone(&link) };
         let outcome = Outcome::Connected(Arc::new(endpoint));
-        self.hub.publish(link, Some(Completion { context, id: 0, outcome }));
+        hub.publish(link, Some(Completion { context, id: 0, outcome }));
         Ok(())
     }
 }
@@ -59,7 +69,7 @@ pub fn connect(
     context: u64,
     limits: Limits,
 ) -> std::io::Result<(Arc<dyn Endpoint>, Arc<dyn CompletionQueue>)> {
-    let hub = Arc::new(Hub::new(limits, true)?);
+    let hub = Arc::new(Hub::new(limits, Common::new(&limits), true)?);
     let link = open(&hub, stream, context)?;
     hub.publish(Arc::clone(&link), None);
     let endpoint = TcpEndpoint { hub: Arc::clone(&hub), link };

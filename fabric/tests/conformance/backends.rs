@@ -31,8 +31,8 @@ impl Tcp {
             ..tcp::Limits::default()
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (acceptor, cq) = Acceptor::new(limits).unwrap();
-        Self { listener, acceptor, cq, limits }
+        let (acceptor, mut queues) = Acceptor::new(limits, 1).unwrap();
+        Self { listener, acceptor, cq: queues.remove(0), limits }
     }
 }
 
