@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match cli::main(&Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("onesided-bench: {error:#}");
+            eprintln!("onesided-bench: {}", onesided_bench::one_line(&error));
             ExitCode::from(2)
         }
     }

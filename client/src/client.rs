@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::FabricKind;
 use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus, ToClient, ToServer};
+use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
 use tokio::sync::oneshot;
 
 use crate::connect::establish;
@@ -115,8 +116,9 @@ impl Client {
     /// Opens a table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::ConnectionLost`], [`Error::TimedOut`].
+    /// [`Error::NoSuchTable`], [`Error::TooLarge`], [`Error::ConnectionLost`], [`Error::TimedOut`].
     pub async fn table(&self, name: &str) -> Result<Table, Error> {
+        check_name(name)?;
         let table = Table::new(name, &self.guard);
         table.handle.open(self.deadline("open table")).await?;
         Ok(table)
@@ -140,6 +142,7 @@ impl Client {
     /// [`Error::ConnectionLost`] and [`Error::TimedOut`] if nothing was asked yet, and
     /// [`Error::OutcomeUnknown`] if the server was, and its answer did not come.
     pub async fn create_table(&self, name: &str, options: TableOptions) -> Result<Table, Error> {
+        check_name(name)?;
         let message = ToServer::CreateTable { name: name.to_owned(), options };
         match self.ask(message, "create table").await? {
             ToClient::Table(_) => self.table(name).await,
@@ -152,6 +155,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::BadOption`], and as [`Self::create_table`].
     pub async fn alter_table(&self, name: &str, options: TableOptions) -> Result<(), Error> {
+        check_name(name)?;
         let message = ToServer::AlterTable { name: name.to_owned(), options };
         match self.ask(message, "alter table").await? {
             ToClient::Table(_) => Ok(()),
@@ -164,6 +168,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoSuchTable`], and as [`Self::create_table`].
     pub async fn drop_table(&self, name: &str) -> Result<(), Error> {
+        check_name(name)?;
         let message = ToServer::DropTable { name: name.to_owned() };
         match self.ask(message, "drop table").await? {
             ToClient::Done => Ok(()),
@@ -240,4 +245,13 @@ impl Client {
     fn deadline(&self, what: &'static str) -> Deadline {
         Deadline::after(what, self.link().shared().options.operation_timeout)
     }
+}
+
+/// A longer name cannot even be sent: the server would take the message for nonsense.
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.len() <= TABLE_NAME_MAX_BYTES {
+        return Ok(());
+    }
+    let len = name.len();
+    Err(Error::TooLarge(format!("a table's name of {len} bytes; at most {TABLE_NAME_MAX_BYTES}")))
 }

@@ -25,7 +25,7 @@ pub enum Error {
         reason: String,
     },
     /// The server cannot be reached.
-    #[error("cannot connect to {addr}: {source}; is onesided-server running there?")]
+    #[error("cannot connect to {addr}: {source}{hint}", hint = hint_for(.source))]
     Connect {
         /// Host and port.
         addr: String,
@@ -138,6 +138,14 @@ impl Error {
     #[must_use]
     pub fn may_have_been_applied(&self) -> bool {
         matches!(self, Self::OutcomeUnknown { .. } | Self::BadAnswer(_) | Self::Protocol(_))
+    }
+}
+
+/// Not where something answers: its text tells what that may be.
+fn hint_for(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::InvalidData => "",
+        _ => "; is onesided-server running there?",
     }
 }
 

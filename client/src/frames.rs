@@ -69,9 +69,14 @@ impl ControlStream {
     fn receive(&mut self, by: Instant) -> io::Result<ToClient> {
         let mut len = [0; 4];
         read_exact(&mut self.stream, &mut len, by)?;
+        if len == *b"HTTP" {
+            let text = "what answers there speaks HTTP, as the server's admin port does; clients \
+                        connect to the port of `listen`";
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
         let len = u32::from_le_bytes(len) as usize;
         if len > CONTROL_FRAME_MAX_BYTES {
-            let text = format!("a control frame of {len} bytes; is this a onesided server?");
+            let text = format!("a control frame of {len} bytes: that is no onesided-server");
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         self.frame.resize(len, 0);

@@ -336,7 +336,9 @@ impl Link {
                 (ToClient::Failed(error), _) => Err(Error::of_call(by.what, error)),
                 answer => Ok(answer),
             },
-            Ok(Err(_dropped)) => Err(self.closed_error()),
+            Ok(Err(_dropped)) if self.is_closed() => Err(self.closed_error()),
+            // Its time was over before it could be sent.
+            Ok(Err(_dropped)) => Err(Error::TimedOut { what: by.what, after: by.after }),
             Err(TimedOut) if decided.swap(true, Ordering::AcqRel) => {
                 let reason = format!("it was sent, and there was no answer in {:?}", by.after);
                 Err(Error::OutcomeUnknown { what: by.what, reason })

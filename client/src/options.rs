@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use onesided_fabric::Rdma;
 use onesided_fabric::verbs::{Options as RdmaDevice, PathMtu};
+use onesided_protocol::limits::TOKEN_MAX_BYTES;
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::client::Client;
@@ -356,6 +357,11 @@ impl ClientBuilder {
         let url = Url::parse(&self.url)?;
         let mut options = self.options;
         self.said.or(url.said).apply(&mut options);
+        if options.token.len() > TOKEN_MAX_BYTES {
+            let len = options.token.len();
+            let text = format!("a token of {len} bytes; at most {TOKEN_MAX_BYTES}");
+            return Err(Error::TooLarge(text));
+        }
         let contradiction = |fabric| {
             let reason = format!("rdma={} forbids it", options.rdma);
             Err(Error::Fabric { fabric, reason })

@@ -32,11 +32,17 @@ fn parse(url: &str) -> Result<Url, String> {
     let rest = url.strip_prefix("onesided://").ok_or("it does not begin with onesided://")?;
     let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
     let authority = authority.strip_suffix('/').unwrap_or(authority);
+    if authority.contains('@') {
+        return Err("servers know no users and passwords; a token is given beside the URL".into());
+    }
+    if let Some((_, path)) = authority.split_once('/') {
+        return Err(format!("`/{path}` is too much; a table is named beside the URL"));
+    }
     let (host, port) = split_port(authority)?;
     if host.is_empty() {
         return Err("the host is missing".to_owned());
     }
-    if host.contains(['/', '@', ' ', '#']) {
+    if host.contains([' ', '#']) {
         return Err(format!("`{host}` is no host"));
     }
     let mut said = Said::default();
@@ -107,7 +113,10 @@ mod tests {
             ("onesided://x?rdma=maybe", "require, prefer, never"),
             ("onesided://x?colour=red", "colour"),
             ("onesided://x?zero_copy_bytes=-1", "no number"),
-            ("onesided://a/b", "no host"),
+            ("onesided://a b", "no host"),
+            ("onesided://a/b", "`/b` is too much"),
+            ("onesided://127.0.0.1:23000/x", "`/x` is too much"),
+            ("onesided://u:p@127.0.0.1:23000", "no users"),
         ] {
             let text = Url::parse(url).unwrap_err().to_string();
             assert!(text.contains(reason), "{url}: {text}");

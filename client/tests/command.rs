@@ -227,6 +227,18 @@ fn tables() {
     bed.run(["tables", "drop", "cache", "--yes"]).fails(2, "tables list");
     bed.run(["tables", "alter", "absent:ttl=1"]).fails(2, "absent");
     bed.run(["tables", "create", "x:colour=red"]).fails(2, "colour");
+    bed.run(["tables", "create", "x:ttl=1,ttl=2"]).fails(2, "given twice");
+    bed.run(["tables", "create", &"x".repeat(65)]).fails(2, "too large: a table's name of 65");
+    for nothing in ["default", "default:", "default:,"] {
+        bed.run(["tables", "alter", nothing]).fails(2, "write default:option=value");
+    }
+    for command in ["create", "alter", "drop"] {
+        let help = bed.run(["tables", command, "--help"]).text();
+        assert!(!help.contains("--detail"), "{help}");
+    }
+    let warned = bed.run(["tables", "create", "x:quota=512 gib"]);
+    warned.prints(b"created x\n");
+    assert!(warned.stderr().contains("above the server's memory"), "{}", warned.stderr());
 }
 
 #[test]

@@ -126,6 +126,12 @@ fn failures_name_the_file_and_the_load_goes_on() {
     assert!(stderr.contains("tree/a/huge") && stderr.contains("too large"), "{stderr}");
     assert!(ran.text().contains("20 files") && ran.text().contains("1 failed"), "{}", ran.text());
     assert_eq!(files.len(), 20);
+    let ran = bed.run(["load", "tree", "--verify"]);
+    ran.code(2);
+    // Once: what was not stored is not compared.
+    assert_eq!(ran.stderr().matches("tree/a/huge").count(), 1, "{}", ran.stderr());
+    let text = ran.text();
+    assert!(text.contains("20 read back equal") && !text.contains("NOT EQUAL"), "{text}");
     let stopped = bed.run(["load", "tree", "--stop-on-error", "--jobs", "1"]);
     stopped.code(2);
     assert!(stopped.text().contains("not tried"), "{}", stopped.text());

@@ -12,6 +12,7 @@
 //! | [`control`] | the control connection: hello, heartbeat, table administration |
 //! | [`rpc`] | requests and answers on the data path |
 //! | [`rules`] | the protocol's rules by name, so that a test can switch one off |
+//! | [`size`] | sizes as people write them |
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod layout;
 pub mod limits;
 pub mod rpc;
 pub mod rules;
+pub mod size;
 
 pub use codec::DecodeError;
 pub use layout::addr::LogAddr;

@@ -133,9 +133,12 @@ pub enum Command {
     /// Read file and flags as a server would, say what is wrong with them, and end. Ports,
     /// devices and memory are not tried
     CheckConfig {
-        /// The file; else that of --config
+        /// The file; `--config FILE` does, too
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+        /// As the server takes it.
+        #[arg(long, value_name = "FILE", hide = true, conflicts_with = "file")]
+        config: Option<PathBuf>,
     },
     /// Write the manual page, and completions of shells, into a folder
     #[command(hide = true)]
@@ -150,7 +153,9 @@ impl Cli {
     /// The command, if it is not to serve. Its file is that of [`Self::settings`] from now on.
     pub fn take_command(&mut self) -> Option<Command> {
         let command = self.command.take()?;
-        if let Command::CheckConfig { file: Some(file) } = &command {
+        if let Command::CheckConfig { file, config } = &command
+            && let Some(file) = file.as_ref().or(config.as_ref())
+        {
             self.config = Some(file.clone());
         }
         Some(command)

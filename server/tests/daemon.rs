@@ -239,5 +239,14 @@ fn check_config_says_what_is_wrong_and_serves_nobody() {
         assert!(!wrong.status.success() && said.contains(part), "{text}: {said}");
     }
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/server.toml");
-    assert!(command(&["check-config", shipped]).output().expect("runs").status.success());
+    let ways = [
+        &["check-config", shipped][..],
+        &["check-config", "--config", shipped],
+        &["--config", shipped, "check-config"],
+    ];
+    for way in ways {
+        let output = command(way).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("server.toml and flags"), "{said}");
+    }
 }

@@ -21,6 +21,7 @@ use args::{LoadArgs, ReportArgs};
 use interrupt::Interrupt;
 use targets::Wanted;
 
+use crate::one_line;
 use crate::report::{Report, TargetReport, compare, json, plot, text, ycsb};
 use crate::run::phase::Plan;
 use crate::workload::spec::Interval;
@@ -93,7 +94,7 @@ fn measure_all(
 ) -> Vec<TargetReport> {
     let one = |wanted: &Wanted| {
         let report = measure(wanted)
-            .unwrap_or_else(|error| TargetReport::failed(&wanted.name(), format!("{error:#}")));
+            .unwrap_or_else(|error| TargetReport::failed(&wanted.name(), one_line(&error)));
         if let Some(failure) = &report.failure {
             eprintln!("onesided-bench: {}: {failure}", wanted.name());
         }

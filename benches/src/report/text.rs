@@ -138,4 +138,7 @@ fn verdicts(text: &mut String, report: &TargetReport) {
         "  verified: {} values checked, {} wrong, {} stale, {} records lost, {} scans out of order",
         found.checked, found.wrong, found.stale, found.lost, found.disordered
     );
+    if found.wrong > 0 && report.fill.is_none() {
+        let _ = writeln!(text, "  (records stored without --verify have nothing to check: wrong)");
+    }
 }

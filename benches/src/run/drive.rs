@@ -9,6 +9,7 @@ use super::history::Verdicts;
 use super::measure::{Measure, Status, Times};
 use super::pace::{Pace, wait_until};
 use super::series::Series;
+use crate::one_line;
 use crate::target::{Operation, Outcome, Session};
 use crate::workload::operations::{Kind, Planned, Source, Step};
 
@@ -99,7 +100,7 @@ impl<S: Source> Thread<'_, S> {
             let is_timed = batches & (timed_one_of - 1) == 0;
             let began_ns = if is_timed { self.job.now_ns() } else { 0 };
             if let Err(error) = self.execute(turn, &mut batch, &mut notes) {
-                measure.broken = Some(format!("{error:#}"));
+                measure.broken = Some(one_line(&error));
                 self.job.stop.store(true, Ordering::Relaxed);
                 break;
             }

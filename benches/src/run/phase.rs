@@ -11,6 +11,7 @@ use super::drive::{Job, Thread};
 use super::measure::Measure;
 use super::pace::Pace;
 use super::series::{Second, Series};
+use crate::one_line;
 use crate::target::{Counters, Session, Target, Usage};
 use crate::workload::operations::Source;
 
@@ -111,7 +112,7 @@ pub fn run<S: Source>(
     // What was measured stays when the server has gone.
     let (usage, gone) = match target.usage() {
         Ok(after) => (used(usage, after), None),
-        Err(error) => (None, Some(format!("asking it afterwards: {error:#}"))),
+        Err(error) => (None, Some(format!("asking it afterwards: {}", one_line(&error)))),
     };
     let elapsed = Duration::from_nanos(measure.ended_ns);
     Ok(Measured {

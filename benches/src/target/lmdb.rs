@@ -52,7 +52,8 @@ impl Lmdb {
     }
 }
 
-/// Environment and database of a directory, which is made if it is not there. Without `sync` the
+/// Environment and database of a directory, which is made if it is not there; the one that it is in
+/// has to be. Without `sync` the
 /// system writes when it likes: what is measured is not the disk.
 ///
 /// # Errors
@@ -62,7 +63,9 @@ pub fn open_directory(
     map_bytes: u64,
     sync: bool,
 ) -> Result<(Env<WithTls>, Database<Bytes, Bytes>)> {
-    std::fs::create_dir_all(path)?;
+    if !path.is_dir() {
+        std::fs::create_dir(path)?;
+    }
     let page = rustix::param::page_size() as u64;
     let map_bytes = map_bytes.next_multiple_of(page);
     let mut options = EnvOpenOptions::new();

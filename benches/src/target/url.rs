@@ -90,7 +90,7 @@ mod tests {
     fn error(url: &str) -> String {
         match open(url, &Options::default()) {
             Ok(_) => panic!("{url} opens"),
-            Err(error) => format!("{error:#}"),
+            Err(error) => crate::one_line(&error),
         }
     }
 
@@ -120,6 +120,7 @@ mod tests {
         ] {
             let text = error(&format!("{scheme}://127.0.0.1:{port}"));
             assert!(text.contains(program), "{text}");
+            assert_eq!(text.matches("os error").count(), 1, "{text}");
         }
         assert!(error("redis+unix:///nowhere/socket").contains("redis-server"));
     }

@@ -14,6 +14,7 @@ use crate::limits::{
 use crate::rpc::RpcError;
 
 mod codec;
+mod options;
 
 /// First 8 bytes of every connection to the server's port.
 pub const PREAMBLE_MAGIC: [u8; 8] = *b"onesided";

@@ -15,12 +15,12 @@ use crate::engine;
 use crate::tenant::engine_config;
 
 pub mod file;
-pub mod size;
 mod suggest;
 mod table;
 mod tenant;
 
 pub use crate::engine::Cleaning;
+pub use onesided_protocol::size;
 pub use table::TableSpec;
 pub use tenant::{DEFAULT_TENANT, FileTenant, TENANTS_MAX, TenantSpec};
 

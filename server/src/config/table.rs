@@ -5,12 +5,9 @@ use std::str::FromStr;
 
 use onesided_protocol::control::{TableOptions, UpdateMode};
 use onesided_protocol::limits::TABLE_NAME_MAX_BYTES;
+use onesided_protocol::size::format_size;
 
-use super::size::{format_size, parse_size};
 use super::{DEFAULT_TENANT, suggest};
-
-const OPTIONS: [&str; 8] =
-    ["ttl", "quota", "floor", "tenant", "evict", "noeviction", "ordered", "update"];
 
 /// A table to make at start, if it does not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,54 +41,18 @@ impl FromStr for TableSpec {
             ));
         }
         let mut spec = Self::new(name);
-        let given = |wanted: &str| options.split(',').any(|option| option == wanted);
-        if given("evict") && given("noeviction") {
-            return Err(format!("table `{name}`: evict and noeviction: leave one out"));
-        }
-        let mut seen = Vec::new();
-        for option in options.split(',').filter(|option| !option.is_empty()) {
-            let key = option.split_once('=').map_or(option, |(key, _)| key);
-            if seen.contains(&key) {
-                return Err(format!("table `{name}`: `{key}` is given twice; leave one out"));
+        let TableSpec { tenant, options: taken, .. } = &mut spec;
+        let other = |key: &str, value: &str| match key {
+            "tenant" => {
+                value.clone_into(tenant);
+                Ok(())
             }
-            seen.push(key);
-            if matches!(option, "evict" | "noeviction") {
-                spec.options.evict = option == "evict";
-                continue;
+            _ => {
+                let known = [&TableOptions::NAMES[..], &["tenant"]].concat();
+                Err(format!("no option `{key}`; {}", suggest::hint(key, &known)))
             }
-            if option == "ordered" {
-                spec.options.ordered = true;
-                continue;
-            }
-            let (key, value) = option.split_once('=').ok_or_else(|| {
-                format!("table `{name}`: `{option}` has no value; write option=value")
-            })?;
-            match key {
-                "ttl" => {
-                    spec.options.default_ttl_s = value.parse().map_err(|_| {
-                        format!("table `{name}`: ttl=`{value}` must be a number of seconds")
-                    })?;
-                }
-                "quota" | "floor" => {
-                    let bytes = parse_size(value);
-                    let bytes = bytes.map_err(|error| format!("table `{name}`: {key}: {error}"))?;
-                    match key {
-                        "quota" => spec.options.quota_bytes = bytes,
-                        _ => spec.options.floor_bytes = bytes,
-                    }
-                }
-                "tenant" => spec.tenant = value.to_owned(),
-                "update" => {
-                    spec.options.update = UpdateMode::from_name(value).ok_or_else(|| {
-                        format!("table `{name}`: update=`{value}` must be rpc or cas")
-                    })?;
-                }
-                _ => {
-                    let hint = suggest::hint(key, &OPTIONS);
-                    return Err(format!("table `{name}`: no option `{key}`; {hint}"));
-                }
-            }
-        }
+        };
+        taken.take(options, other).map_err(|error| format!("table `{name}`: {error}"))?;
         match spec.options.contradiction() {
             None => Ok(spec),
             Some(why) => Err(format!("table `{name}`: {why}")),

@@ -15,24 +15,41 @@ use crate::spec;
 
 pub(crate) fn tables(session: &Session, args: &TablesArgs) -> Result<Outcome> {
     let TablesArgs { detail, command } = args;
-    let command = command.as_ref().unwrap_or(&TablesCommand::List);
-    if *detail && !matches!(command, TablesCommand::List) {
+    let command = command.as_ref().unwrap_or(&TablesCommand::List { detail: false });
+    if *detail && !matches!(command, TablesCommand::List { .. }) {
         bail!("--detail goes with the list of tables: onesided tables --detail");
     }
     match command {
-        TablesCommand::List => list(session, *detail),
+        TablesCommand::List { detail: of_list } => list(session, *detail || *of_list),
         TablesCommand::Create { spec } => {
             let (name, options) = spec::parse(spec, TableOptions::default())?;
             session.client.create_table(&name, options)?;
+            warn_of_quota(session, options)?;
             done(session, "created", &name)
         }
         TablesCommand::Alter { spec } => {
-            let (name, options) = spec::parse(spec, find(session, spec::name_of(spec))?.options)?;
+            let name = spec::name_of(spec);
+            if spec.trim_end_matches([':', ',']) == name {
+                bail!("nothing to alter: write {name}:option=value; `tables alter --help` has all");
+            }
+            let (name, options) = spec::parse(spec, find(session, name)?.options)?;
             session.client.alter_table(&name, options)?;
+            warn_of_quota(session, options)?;
             done(session, "altered", &name)
         }
         TablesCommand::Drop { name, yes } => drop_table(session, name, *yes),
     }
+}
+
+/// The server takes a quota that it has not the memory for: it may get it at the next start.
+fn warn_of_quota(session: &Session, options: TableOptions) -> Result<()> {
+    let stats = session.client.server_stats()?;
+    let limit = stats.iter().find(|(name, _)| name == "memory_limit_bytes");
+    if let Some((_, limit)) = limit.filter(|(_, limit)| options.quota_bytes > *limit) {
+        let (quota, limit) = (megabytes(options.quota_bytes), megabytes(*limit));
+        eprintln!("onesided: the quota of {quota} is above the server's memory, {limit}");
+    }
+    Ok(())
 }
 
 fn find(session: &Session, name: &str) -> Result<TableStatus> {

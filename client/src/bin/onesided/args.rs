@@ -318,7 +318,7 @@ Options of a table, after a colon, separated by commas:
 #[derive(Args, Debug)]
 pub(crate) struct TablesArgs {
     /// With the list: where the memory of each is, what cleaning, expiry and eviction have done.
-    #[arg(long, global = true)]
+    #[arg(long)]
     pub(crate) detail: bool,
     #[command(subcommand)]
     pub(crate) command: Option<TablesCommand>,
@@ -328,7 +328,11 @@ pub(crate) struct TablesArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum TablesCommand {
     /// All tables with their size and options.
-    List,
+    List {
+        /// Where the memory of each is, what cleaning, expiry and eviction have done.
+        #[arg(long)]
+        detail: bool,
+    },
     /// Make a table.
     #[command(after_help = SPEC_HELP)]
     Create {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use onesided::Error;
@@ -22,6 +23,7 @@ use crate::session::{Outcome, Session};
 struct Item {
     path: PathBuf,
     key: Vec<u8>,
+    stored: AtomicBool,
 }
 
 #[derive(Default)]
@@ -46,8 +48,11 @@ pub(crate) fn run(session: &Session, args: &LoadArgs) -> Result<Outcome> {
     let loaded = bulk::run("load", &found.items, args.pace, name, |item| store(&table, item));
     let mut verified = None;
     if args.verify && loaded.left_out == 0 {
-        let compare = |item: &Item| compare(&table, item);
-        verified = Some(bulk::run("verify", &found.items, args.pace, name, compare));
+        let is_stored = |item: &&Item| item.stored.load(Ordering::Relaxed);
+        let stored: Vec<&Item> = found.items.iter().filter(is_stored).collect();
+        let name = |item: &&Item| name(item);
+        let compare = |item: &&Item| compare(&table, item);
+        verified = Some(bulk::run("verify", &stored, args.pace, name, compare));
     }
     report(session, &found, &loaded, verified.as_ref())?;
     let wrong = |tally: &Tally| tally.failed + tally.absent + tally.left_out;
@@ -63,7 +68,8 @@ fn find(dir: &Path) -> Found {
                 // Below `dir`, so the prefix is there.
                 let relative = entry.path().strip_prefix(dir).unwrap_or(entry.path());
                 let key = relative.as_os_str().as_bytes().to_vec();
-                found.items.push(Item { path: entry.into_path(), key });
+                let (path, stored) = (entry.into_path(), AtomicBool::new(false));
+                found.items.push(Item { path, key, stored });
             }
             Ok(entry) if entry.file_type().is_dir() => {}
             Ok(_) => found.skipped += 1,
@@ -92,6 +98,7 @@ fn store(table: &Table, item: &Item) -> Result<Done, Failure> {
         Some(number) if table.name() == COUNTERS_TABLE => set(table, &item.key, number)?,
         _ => drop(table.put(&item.key, &bytes)?),
     }
+    item.stored.store(true, Ordering::Relaxed);
     Ok(Done::Bytes(bytes.len() as u64))
 }
 

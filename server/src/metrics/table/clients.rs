@@ -77,7 +77,8 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     counter(
         "onesided_client_reported_round_trips_total",
-        "Times that clients waited for a READ or a batch of READs.",
+        "Times that clients waited for a READ or a batch of READs; loads over shared memory are \
+         counted alike.",
         OF_TABLE,
         |s, rows| each(s, rows, |counts| counts.round_trips),
     ),
