@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::link::Link;
@@ -28,28 +29,30 @@ impl Hub {
         let mut recv = link.recv.lock();
         // Nobody overtakes those that wait.
         let goes_on =
-            if full.is_empty() { recv.may_go_on(&self.budget) } else { !recv.needs_room() };
+            if full.is_empty() { recv.may_go_on(&self.common.budget) } else { !recv.needs_room() };
         drop(recv);
         if !goes_on {
             link.set_deaf(self, true);
+            self.common.waiting.fetch_add(1, Ordering::Relaxed);
             full.waiting.push_back(link);
         }
     }
 
-    /// Reads on of those that there is room for. Closes who holds room that others wait for, and
-    /// sends nothing to speak of.
+    /// Reads on of those that there is room for. Closes who holds room that others wait for, of this
+    /// queue or another one, and sends nothing to speak of.
     pub(super) fn go_on(&self, full: &mut Full) {
         while let Some(link) = full.waiting.front() {
             let mut recv = link.recv.lock();
             // What a closed one had reserved is given back under this lock, after the mark.
-            if !link.is_closed() && !recv.may_go_on(&self.budget) {
+            if !link.is_closed() && !recv.may_go_on(&self.common.budget) {
                 break;
             }
             drop(recv);
             link.set_deaf(self, false);
+            self.common.waiting.fetch_sub(1, Ordering::Relaxed);
             full.waiting.pop_front();
         }
-        if full.is_empty() {
+        if !self.common.has_waiting() {
             full.looked = None;
             return;
         }

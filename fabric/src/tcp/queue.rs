@@ -70,12 +70,18 @@ pub(super) struct Common {
     pub(super) budget: Budget,
     /// Open endpoints.
     open: AtomicUsize,
+    /// Those whose unfinished messages have no room.
+    pub(super) waiting: AtomicUsize,
 }
 
 impl Common {
     pub(super) fn new(limits: &Limits) -> Arc<Self> {
         let budget = Budget::new(limits.total_receive_bytes);
-        Arc::new(Self { budget, open: AtomicUsize::new(0) })
+        Arc::new(Self { budget, open: AtomicUsize::new(0), waiting: AtomicUsize::new(0) })
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn take(&self, max_endpoints: usize) -> std::io::Result<()> {
@@ -308,7 +314,7 @@ impl Hub {
         let end = start.saturating_add(max);
         // Who finds another thread reading takes only what is ready already.
         let mut poller = self.poller.try_lock();
-        if let Some(poller) = poller.as_mut().filter(|poller| !poller.full.is_empty()) {
+        if let Some(poller) = poller.as_mut().filter(|_| self.common.has_waiting()) {
             self.go_on(&mut poller.full);
         }
         let (mut asked, mut received) = (false, false);
@@ -367,8 +373,7 @@ impl Hub {
         fence(Ordering::SeqCst);
         self.flush_dirty();
         // Who waits for room waits for others, who may never come.
-        let waits = self.poller.try_lock().is_some_and(|poller| !poller.full.is_empty());
-        let timeout = if waits { timeout.min(self.limits.stalled_max / 4) } else { timeout };
+        let timeout = if self.common.has_waiting() { timeout.min(self.limits.stalled_max / 4) } else { timeout };
         let outcome = if self.has_work() { Wait::Ready } else { self.sleep(timeout) };
         self.waiting.store(false, Ordering::SeqCst);
         outcome
