@@ -38,8 +38,8 @@ impl Hub {
         }
     }
 
-    /// Reads on of those that there is room for. Closes who holds room that others wait for, of this
-    /// queue or another one, and sends nothing to speak of.
+    /// Reads on of those that there is room for. Closes who holds room that others wait for, of
+    /// this queue or another one, and sends nothing to speak of.
     pub(super) fn go_on(&self, full: &mut Full) {
         while let Some(link) = full.waiting.front() {
             let mut recv = link.recv.lock();

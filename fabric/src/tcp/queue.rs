@@ -373,7 +373,11 @@ impl Hub {
         fence(Ordering::SeqCst);
         self.flush_dirty();
         // Who waits for room waits for others, who may never come.
-        let timeout = if self.common.has_waiting() { timeout.min(self.limits.stalled_max / 4) } else { timeout };
+        let timeout = if self.common.has_waiting() {
+            timeout.min(self.limits.stalled_max / 4)
+        } else {
+            timeout
+        };
         let outcome = if self.has_work() { Wait::Ready } else { self.sleep(timeout) };
         self.waiting.store(false, Ordering::SeqCst);
         outcome
