@@ -181,7 +181,7 @@ fn welcome() -> Welcome {
 }
 
 fn alive() -> ToClient {
-    let retired = vec![Retired::Table(7), Retired::Region(0x0102)];
+    let retired = vec![Retired::Table(7), Retired::Region(0x0102), Retired::Cells(5)];
     ToClient::Alive { clock_ns: 0x0102_0304_0506_0708, catalog_epoch: 3, epoch: 4, retired }
 }
 
@@ -225,7 +225,7 @@ fn to_client() -> Vec<(&'static str, ToClient, &'static str)> {
             "alive",
             alive(),
             "02 0807060504030201 0300000000000000 0400000000000000
-             02000000 01 07000000 02 02010000",
+             03000000 01 07000000 02 02010000 03 05000000",
         ),
         (
             "ticket",
@@ -303,7 +303,7 @@ fn refused_control_messages() {
         "05 01040000",
         "06 01040000",
         "06 ffffffff",
-        "08 1200 00000000",
+        "08 1400 00000000",
     ];
     for golden in to_client {
         assert!(ToClient::decode(&hex(golden)).is_err(), "{golden}");

@@ -46,8 +46,8 @@ fn a_budget_holds_for_all_and_a_limit_for_one() {
     assert_eq!(error.code, ErrorCode::OutOfMemory);
     assert!(error.text.contains("limit of the tenant 524288 bytes"), "{}", error.text);
     assert!((300..520).contains(&count), "{count} keys of 1000 bytes in half a MiB");
-    // A 256th of each one's is left to what clients may write, or a segment.
-    let (few_left, many_left) = (4096, 8 * REGION_BYTES / 256);
+    // A 64th of each one's is left to what clients may write, or a segment.
+    let (few_left, many_left) = (2 * REGION_BYTES / 64, 8 * REGION_BYTES / 64);
     let few_bytes = 2 * REGION_BYTES - few_left;
     assert_eq!(limited.memory_status().region_bytes, few_bytes as u64);
 

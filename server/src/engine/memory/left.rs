@@ -12,7 +12,7 @@ use crate::engine::room::{Need, Wanted};
 
 /// Of the memory, one of so many bytes is left to a first writable region, whatever those take
 /// that clients only read: where these have filled it there would never be a counter,
-const FIRST_WRITABLE_PART: usize = 256;
+const FIRST_WRITABLE_PART: usize = 64;
 /// and a segment at least, unless there are only so many.
 const FEW_SEGMENTS: usize = 32;
 
