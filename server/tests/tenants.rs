@@ -220,13 +220,14 @@ fn figures_of_memory_are_the_tenant_s_and_one_that_is_full_stops_nobody() {
     let (mut blue, mut red) = (enter(&server, "blue"), enter(&server, "red"));
     assert_eq!(blue.stat("memory_region_bytes"), before);
     // A 64th is left to what clients may write.
-    assert_eq!(red.stat("memory_region_bytes"), (4 << 20) / 64 * 63);
+    let taken = (4 << 20) / 64 * 63;
+    assert_eq!(red.stat("memory_region_bytes"), taken);
     let of_all: u64 = server
         .stats()
         .into_iter()
         .filter_map(|(name, value)| (name == "memory_region_bytes").then_some(value))
         .sum();
-    assert_eq!(of_all, before * 2 + (4 << 20));
+    assert_eq!(of_all, before * 2 + taken);
     let table = blue.table("default");
     let mut blue_data = data(&server, &blue, table);
     for n in 1..3000_u64 {
