@@ -67,8 +67,9 @@ impl Connection {
 
     /// As [`Self::atomic`], when there is room.
     async fn atomic_with_room(&self, op: Opcode, by: Deadline) -> Result<u64, NoWord<CallError>> {
-        self.acquire(&self.slots.permits, 1, by).await.map_err(NoWord::NoSlot)?;
-        let mut waiter = self.register(1, false, None, by).map_err(NoWord::NoSlot)?;
+        let slot = self.acquire(&self.slots.permits, 1, by).await.map_err(NoWord::NoSlot)?;
+        let waiter = self.register(1, Some(slot), None, None, by);
+        let mut waiter = waiter.map_err(NoWord::NoSlot)?;
         let posted = self.post_one(WorkRequest { id: waiter.id, signaled: true, op }, by).await;
         posted.map_err(NoWord::NotPosted)?;
         waiter.unposted = 0;

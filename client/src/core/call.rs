@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onesided_fabric::{Buffer, FabricKind, Opcode, PostError, WorkRequest};
 use onesided_protocol::rpc::{Answer, Op, Payload, Reply, Request};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::connection::Connection;
 use super::driver;
@@ -97,14 +97,9 @@ impl Connection {
         keep: Option<Keep>,
         by: Deadline,
     ) -> Result<Answered, CallError> {
-        self.acquire(&self.slots.permits, 1, by).await?;
-        let mut waiter = match self.acquire(&self.credits, 1, by).await {
-            Ok(()) => self.register(1, true, keep, by)?,
-            Err(error) => {
-                self.slots.give_back(1);
-                return Err(error);
-            }
-        };
+        let slot = self.acquire(&self.slots.permits, 1, by).await?;
+        let credit = self.acquire(&self.credits, 1, by).await?;
+        let mut waiter = self.register(1, Some(slot), Some(credit), keep, by)?;
         self.post_one(self.encode(waiter.id, outgoing), by).await?;
         waiter.unposted = 0;
         waiter.answer(by).await
@@ -114,10 +109,9 @@ impl Connection {
     pub(crate) fn tell(&self, outgoing: Outgoing<'_>, by: Deadline) -> bool {
         let Ok(slot) = self.slots.permits.try_acquire() else { return false };
         let Ok(credit) = self.credits.try_acquire() else { return false };
-        slot.forget();
-        credit.forget();
         // Dropped, it leaves both to the answer.
-        let Ok(mut waiter) = self.register(1, true, None, by) else { return false };
+        let registered = self.register(1, Some(slot), Some(credit), None, by);
+        let Ok(mut waiter) = registered else { return false };
         let posted = matches!(self.post_now(self.encode(waiter.id, outgoing)), Ok(None));
         waiter.unposted = u32::from(!posted);
         posted
@@ -196,15 +190,13 @@ impl Connection {
         by: Deadline,
     ) -> Result<Vec<Waiter<'a>>, CallError> {
         let count = batch.len() as u32;
-        self.acquire(&self.slots.permits, count, by).await?;
-        if let Err(error) = self.acquire(&self.credits, count, by).await {
-            self.slots.give_back(batch.len());
-            return Err(error);
-        }
+        let mut slots = self.acquire(&self.slots.permits, count, by).await?;
+        let mut credits = self.acquire(&self.credits, count, by).await?;
         let mut waiters = Vec::with_capacity(batch.len());
         let mut chain = VecDeque::with_capacity(batch.len());
         for outgoing in batch {
-            let waiter = self.register(1, true, None, by)?;
+            // As many of both as there are requests.
+            let waiter = self.register(1, slots.split(1), credits.split(1), None, by)?;
             chain.push_back(self.encode(waiter.id, *outgoing));
             waiters.push(waiter);
         }
@@ -223,41 +215,43 @@ impl Connection {
         }
     }
 
-    /// A permit, or as many as asked for; the caller gives them back.
-    pub(super) async fn acquire(
+    /// A permit, or as many as asked for. Whoever is given up before [`Self::register`] has taken
+    /// them gives them back.
+    pub(super) async fn acquire<'a>(
         &self,
-        permits: &Semaphore,
+        permits: &'a Semaphore,
         count: u32,
         by: Deadline,
-    ) -> Result<(), CallError> {
+    ) -> Result<SemaphorePermit<'a>, CallError> {
         use tokio::sync::TryAcquireError;
         match permits.try_acquire_many(count) {
-            Ok(permit) => {
-                permit.forget();
-                return Ok(());
-            }
+            Ok(permit) => return Ok(permit),
             Err(TryAcquireError::Closed) => return Err(CallError::Lost { sent: false }),
             Err(TryAcquireError::NoPermits) => {}
         }
         match self.shared.ticker.timed(by, permits.acquire_many(count)).await {
-            Ok(Ok(permit)) => {
-                permit.forget();
-                Ok(())
-            }
+            Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_closed)) => Err(CallError::Lost { sent: false }),
             Err(_) => Err(CallError::TimedOut { sent: false }),
         }
     }
 
+    /// A slot for `count` completions, of an RPC if there is a credit. The permits are its own from
+    /// now on; without one for the slot it has a late place ([`Slots::take_late`]).
+    ///
+    /// [`Slots::take_late`]: super::slots::Slots::take_late
     pub(super) fn register(
         &self,
         count: u32,
-        is_rpc: bool,
+        slot: Option<SemaphorePermit<'_>>,
+        credit: Option<SemaphorePermit<'_>>,
         keep: Option<Keep>,
         by: Deadline,
     ) -> Result<Waiter<'_>, CallError> {
         let no_slot = || CallError::Failed(Error::Internal("more requests pending than slots"));
+        let is_rpc = credit.is_some();
         let id = self.pending.register(count, is_rpc, by.at, keep).ok_or_else(no_slot)?;
+        slot.into_iter().chain(credit).for_each(SemaphorePermit::forget);
         let waiter = Waiter { connection: self, id, unposted: count, counted: false, spun: false };
         // Either this sees the loss, or the loss sees the slot.
         if self.is_alive() { Ok(waiter) } else { Err(CallError::Lost { sent: false }) }
@@ -487,3 +481,6 @@ impl Drop for Waiter<'_> {
         self.connection.give_back(freed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ mod clock;
 mod commits;
 mod connection;
 mod driver;
+#[cfg(test)]
+pub(crate) mod fake;
 mod lends;
 mod operations;
 mod pending;

@@ -132,7 +132,7 @@ impl Connection {
         if !self.slots.take_late() {
             return Err(CallError::Lost { sent: true });
         }
-        let mut waiter = self.register(1, false, None, by)?;
+        let mut waiter = self.register(1, None, None, None, by)?;
         waiter.unposted = 0;
         dispatch.polled.late.push((id, waiter.id));
         Ok(waiter)

@@ -41,8 +41,8 @@ impl Connection {
     pub async fn read_into(&self, remote: RemoteAddr, into: Buffer) -> Result<Buffer, Error> {
         let by = Deadline::after("read", self.options().operation_timeout);
         let failed = |error| self.read_error(error, by);
-        self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
-        let mut waiter = self.register(1, false, None, by).map_err(failed)?;
+        let slot = self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
+        let mut waiter = self.register(1, Some(slot), None, None, by).map_err(failed)?;
         let request =
             WorkRequest { id: waiter.id, signaled: true, op: Opcode::Read { remote, into } };
         self.post_one(request, by).await.map_err(failed)?;
@@ -65,10 +65,10 @@ impl Connection {
     /// it just now.
     pub(super) fn read_unheard(&self, remote: RemoteAddr) -> bool {
         let Ok(slot) = self.slots.permits.try_acquire() else { return false };
-        slot.forget();
         let by = Deadline::after("read", self.options().operation_timeout);
         // Dropped, it leaves its slot to the completion.
-        let Ok(mut waiter) = self.register(1, false, None, by) else { return false };
+        let registered = self.register(1, Some(slot), None, None, by);
+        let Ok(mut waiter) = registered else { return false };
         let op = Opcode::Read { remote, into: self.shared.pool.get(size_of::<u64>()) };
         let request = WorkRequest { id: waiter.id, signaled: true, op };
         let posted = matches!(self.post_now(request), Ok(None));
@@ -99,9 +99,9 @@ impl Connection {
         buffers: &mut Vec<Buffer>,
     ) -> Result<(), Error> {
         let failed = |error| self.read_error(error, by);
-        self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
+        let slot = self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
         let count = wanted.len() as u32;
-        let mut waiter = self.register(count, false, None, by).map_err(failed)?;
+        let mut waiter = self.register(count, Some(slot), None, None, by).map_err(failed)?;
         let request = |(number, (remote, into))| WorkRequest {
             id: numbered(waiter.id, number),
             signaled: true,

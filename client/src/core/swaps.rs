@@ -80,8 +80,10 @@ impl Connection {
         let (posted, word) = match self.polled_word(|| by, post) {
             Ok(polled) => polled.map_err(NoWord::NotPosted)?,
             Err(post) => {
-                self.acquire(&self.slots.permits, 1, by).await.map_err(NoWord::NoSlot)?;
-                let mut waiter = self.register(1, false, None, by).map_err(NoWord::NoSlot)?;
+                let slot = self.acquire(&self.slots.permits, 1, by).await;
+                let slot = slot.map_err(NoWord::NoSlot)?;
+                let waiter = self.register(1, Some(slot), None, None, by);
+                let mut waiter = waiter.map_err(NoWord::NoSlot)?;
                 let posted = post(waiter.id).map_err(NoWord::NotPosted)?;
                 waiter.unposted = 0;
                 (posted, Word::Comes(waiter))
