@@ -200,14 +200,12 @@ impl<'a> Serving<'a> {
         if self.rests {
             return if link.is_wanted() { self.wake() } else { Ok(()) };
         }
+        // Nobody waits for some answers; and that it has ended nobody hears who does nothing.
+        connection.dispatch();
         if !connection.is_alive() {
             return Err(End::Lost(connection.lost_reason().to_owned()));
         }
         let activity = link.shared().stats.activity();
-        if connection.is_in_use() {
-            // Nobody waits for some answers.
-            connection.dispatch();
-        }
         if self.idle.is_over(activity, connection.is_in_use(), now) {
             tracing::debug!("closing a connection that nobody uses");
             link.rest(connection);

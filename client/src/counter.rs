@@ -296,12 +296,20 @@ impl Counter {
             let begun = handle.begin();
             let is_good = || open.is_usable() && self.place_on(&open) == place;
             let Some(cell) = place.filter(|_| is_good()) else { continue };
-            let Some(remote) = open.io().cell(cell).await? else {
-                self.place.store(None);
-                continue;
+            let word = match open.io().cell(cell).await {
+                Ok(Some(remote)) => open.connection.atomic(change.opcode(remote), by).await,
+                Ok(None) => {
+                    self.place.store(None);
+                    continue;
+                }
+                Err(error) => Err(error),
             };
-            let word = open.connection.atomic(change.opcode(remote), by).await?;
             drop(begun);
+            let word = match word {
+                // It was not posted, and the next connection may come in time.
+                Err(Error::ConnectionLost(_)) if handle.link().reconnects() => continue,
+                word => word?,
+            };
             handle.count(Counts::CounterUpdates, 1);
             handle.count(Counts::CounterRoundTrips, 1);
             if let Some(old) = cell::number(word) {
@@ -412,3 +420,6 @@ fn out_of_range() -> Error {
     let (min, max) = (Counter::MIN, Counter::MAX);
     Error::WrongType(format!("a counter holds {min} to {max}"))
 }
+
+#[cfg(test)]
+mod tests;

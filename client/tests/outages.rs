@@ -74,6 +74,17 @@ async fn an_answer_that_is_lost_is_given_again() {
     assert!(stats.reconnects >= 5 && stats.rpc_retries >= 5, "{stats:?}");
 }
 
+#[tokio::test]
+async fn who_does_nothing_hears_that_the_data_path_has_ended() {
+    let server = server();
+    let proxy = Proxy::to(server.addr());
+    let client = builder(proxy.url()).fabric(FabricChoice::Tcp).connect().await.unwrap();
+    // The control connection is the first.
+    proxy.cut_last();
+    until("the next connection", || client.stats().reconnects == 1).await;
+    until("its use", || client.stats().connected).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cuts_at_any_moment_apply_everything_once() {
     let server = server();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{
-    AccessError, AttachError, Caps, Completion, CompletionQueue, Endpoint, FabricKind, PostError,
-    RegionId, RemoteAddr, Wait, WorkRequest,
+    AccessError, AttachError, Caps, Completion, CompletionQueue, Endpoint, FabricKind, Outcome,
+    PostError, RegionId, RemoteAddr, Wait, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -35,6 +35,12 @@ struct Fake<P> {
 pub(crate) fn connection(options: Options, post: impl Post + 'static) -> Arc<Connection> {
     let (endpoint, due) = fake(post);
     Connection::from_parts(endpoint, due, welcome(), None, options)
+}
+
+/// The one after `lost`, of the same session.
+pub(crate) fn again(lost: &Connection, post: impl Post + 'static) -> Arc<Connection> {
+    let (endpoint, due) = fake(post);
+    lost.again(endpoint, due, onesided_protocol::control::Welcome { resumed: true, ..welcome() })
 }
 
 fn fake(post: impl Post + 'static) -> (Arc<dyn Endpoint>, Arc<Due>) {
@@ -80,6 +86,13 @@ impl<P: Post> Endpoint for Fake<P> {
 /// What completes, and when.
 #[derive(Default)]
 pub(crate) struct Due(Mutex<Vec<(Instant, Completion)>>);
+
+impl Due {
+    /// `outcome` comes of request `id` after so long.
+    pub(crate) fn put(&self, after: Duration, id: u64, outcome: Outcome) {
+        self.0.lock().push((Instant::now() + after, Completion { context: 0, id, outcome }));
+    }
+}
 
 impl CompletionQueue for Due {
     fn poll(&self, out: &mut Vec<Completion>, max: usize) -> usize {

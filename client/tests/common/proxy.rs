@@ -63,6 +63,15 @@ impl Proxy {
         self.state.refusing.store(on, Ordering::SeqCst);
     }
 
+    /// Closes the connection that was opened last.
+    pub(crate) fn cut_last(&self) {
+        let mut open = self.state.open.lock().unwrap();
+        let ends = open.len().saturating_sub(2);
+        for stream in open.drain(ends..) {
+            let _closed_already = stream.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Closes all connections.
     pub(crate) fn cut(&self) {
         for stream in self.state.open.lock().unwrap().drain(..) {
