@@ -161,14 +161,12 @@ impl Connection {
         let mut answers = Vec::with_capacity(outgoing.len());
         let credits = self.welcome().credits.max(1) as usize;
         for batch in outgoing.chunks(credits.min(64)) {
-            match self.post_batch(batch, by).await {
-                Ok(waiters) => {
-                    for mut waiter in waiters {
-                        answers.push(waiter.answer(by).await);
-                    }
-                }
-                Err(error) => answers.push(Err(error)),
+            let mut waiters = Vec::with_capacity(batch.len());
+            let posted = self.post_batch(batch, by, &mut waiters).await;
+            for mut waiter in waiters {
+                answers.push(waiter.answer(by).await);
             }
+            answers.extend(posted.err().map(Err));
             if matches!(answers.last(), Some(Err(_))) {
                 break;
             }
@@ -184,11 +182,14 @@ impl Connection {
         answers
     }
 
+    /// Posts requests behind one doorbell. Those that have left are waited for by `left`, also
+    /// where an error says why the others have not.
     async fn post_batch<'a>(
         &'a self,
         batch: &[Outgoing<'_>],
         by: Deadline,
-    ) -> Result<Vec<Waiter<'a>>, CallError> {
+        left: &mut Vec<Waiter<'a>>,
+    ) -> Result<(), CallError> {
         let count = batch.len() as u32;
         let mut slots = self.acquire(&self.slots.permits, count, by).await?;
         let mut credits = self.acquire(&self.credits, count, by).await?;
@@ -207,12 +208,8 @@ impl Connection {
                 waiters[..posted].iter_mut().for_each(|waiter| waiter.unposted = 0);
             })
             .await;
-        match posted {
-            Ok(()) => Ok(waiters),
-            // Some may have left: each waiter knows, and says so.
-            Err(_) if waiters.iter().any(|waiter| waiter.unposted == 0) => Ok(waiters),
-            Err(error) => Err(error),
-        }
+        left.extend(waiters.into_iter().filter(|waiter| waiter.unposted == 0));
+        posted
     }
 
     /// A permit, or as many as asked for. Whoever is given up before [`Self::register`] has taken
@@ -341,11 +338,8 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
+    /// Waits for the answer to what was posted.
     async fn answer(&mut self, by: Deadline) -> Result<Answered, CallError> {
-        let sent = self.unposted == 0;
-        if !sent {
-            return Err(CallError::Lost { sent });
-        }
         match self.collected(by).await? {
             Collected { answer: Some(message), keep, .. } => {
                 let answered = Answered { message, keep };
@@ -353,7 +347,7 @@ impl Waiter<'_> {
                 self.connection.shared.stats.add(Counter::RpcBytes, bytes as u64);
                 Ok(answered)
             }
-            Collected { .. } => Err(CallError::Lost { sent }),
+            Collected { .. } => Err(CallError::Lost { sent: true }),
         }
     }
 

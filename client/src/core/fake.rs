@@ -9,6 +9,7 @@ use onesided_fabric::{
     AccessError, AttachError, Caps, Completion, CompletionQueue, Endpoint, FabricKind, Outcome,
     PostError, RegionId, RemoteAddr, Wait, WorkRequest,
 };
+use onesided_protocol::control::Welcome;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
@@ -26,6 +27,9 @@ impl<P> Post for P where
 {
 }
 
+/// Requests that may be unanswered.
+pub(crate) const CREDITS: usize = 4;
+
 struct Fake<P> {
     post: P,
     due: Arc<Due>,
@@ -34,13 +38,14 @@ struct Fake<P> {
 /// A connection over such an endpoint, without threads.
 pub(crate) fn connection(options: Options, post: impl Post + 'static) -> Arc<Connection> {
     let (endpoint, due) = fake(post);
-    Connection::from_parts(endpoint, due, welcome(), None, options)
+    let welcome = Welcome { credits: CREDITS as u32, ..welcome() };
+    Connection::from_parts(endpoint, due, welcome, None, options)
 }
 
 /// The one after `lost`, of the same session.
 pub(crate) fn again(lost: &Connection, post: impl Post + 'static) -> Arc<Connection> {
     let (endpoint, due) = fake(post);
-    lost.again(endpoint, due, onesided_protocol::control::Welcome { resumed: true, ..welcome() })
+    lost.again(endpoint, due, Welcome { resumed: true, ..welcome() })
 }
 
 fn fake(post: impl Post + 'static) -> (Arc<dyn Endpoint>, Arc<Due>) {
