@@ -29,6 +29,12 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Looks for room for an answer, with such a pause between them.
 const ANSWER_TRIES: usize = 1_000;
 
+fn no_answer(region: RegionId) -> AttachError {
+    let text = format!("the server did not answer within {ATTACH_TIMEOUT:?}");
+    let source = std::io::Error::new(std::io::ErrorKind::TimedOut, text);
+    AttachError::Map { region, source }
+}
+
 impl Link {
     /// Asks the peer where a region is, and waits for the answer.
     pub(super) fn attach(self: &Arc<Self>, region: RegionId) -> Result<(), AttachError> {
@@ -42,9 +48,15 @@ impl Link {
             // A client tells of its only region before it sends anything else.
             return Err(AttachError::NotOffered(region));
         }
-        let _one_at_a_time = self.asking.lock();
-        *self.refused.lock() = None;
         let deadline = Instant::now() + ATTACH_TIMEOUT;
+        let Some(_one_at_a_time) = self.asking.try_lock_until(deadline) else {
+            return Err(no_answer(region));
+        };
+        // Who had the lock before may have asked for the same one.
+        if self.tx.lock().regions.has(region) {
+            return Ok(());
+        }
+        *self.refused.lock() = None;
         if !self.tell(&Note::short(ASK, region.0)) {
             return Err(AttachError::Closed);
         }
@@ -68,11 +80,7 @@ impl Link {
                 std::thread::sleep(PAUSE);
             }
         }
-        let source = std::io::Error::new(
-            std::io::ErrorKind::TimedOut,
-            format!("the server did not answer within {ATTACH_TIMEOUT:?}"),
-        );
-        Err(AttachError::Map { region, source })
+        Err(no_answer(region))
     }
 
     /// Describes memory of the client to the server, as region 0.
