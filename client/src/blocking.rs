@@ -7,7 +7,7 @@ use onesided_protocol::control::{FabricOffer, TableOptions, TableStatus};
 use onesided_protocol::rpc::{Expect, Ttl};
 
 use crate::batch::{BatchOp, BatchReply};
-use crate::core::block_on;
+use crate::core::{Deadline, block_on};
 use crate::error::Error;
 use crate::link::Link;
 use crate::options::{ClientBuilder, PutOptions};
@@ -172,22 +172,23 @@ impl Table {
     /// As there.
     #[inline(always)]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
-        match self.get_now(&key) {
+        let mut by = None;
+        match self.get_now(&key, &mut by) {
             Some(value) => Ok(Some(value)),
-            None => self.get_slowly(key.as_ref()),
+            None => self.get_slowly(key.as_ref(), by),
         }
     }
 
     /// The first look, once for each type of keys: the length of a key is part of some.
     #[inline(never)]
-    fn get_now(&self, key: &impl AsRef<[u8]>) -> Option<Value> {
-        read::get_waiting(&self.inner.handle, key)
+    fn get_now(&self, key: &impl AsRef<[u8]>, by: &mut Option<Deadline>) -> Option<Value> {
+        read::get_waiting(&self.inner.handle, key, by)
     }
 
     /// [`Self::get`] after the first look.
     #[inline(never)]
-    fn get_slowly(&self, key: &[u8]) -> Result<Option<Value>, Error> {
-        self.run(read::get_slowly(&self.inner.handle, key, true))
+    fn get_slowly(&self, key: &[u8], by: Option<Deadline>) -> Result<Option<Value>, Error> {
+        self.run(read::get_slowly(&self.inner.handle, key, read::Waited::Until(by)))
     }
 
     /// As [`crate::Table::get_into`].

@@ -68,19 +68,25 @@ pub(super) enum Word<'a> {
 
 impl Connection {
     /// READs the whole length of `into`, waiting. Whether it did; if not, the ordinary way says
-    /// why, and `into` may be a default buffer.
+    /// why, and `into` may be a default buffer. `by` is when the operation must have ended: the
+    /// first of its READs that takes long says so, and nobody looks at the time before.
     #[inline]
-    pub(crate) fn read_blocking(self: &Arc<Self>, remote: RemoteAddr, into: &mut Buffer) -> bool {
+    pub(crate) fn read_blocking(
+        self: &Arc<Self>,
+        remote: RemoteAddr,
+        into: &mut Buffer,
+        by: &mut Option<Deadline>,
+    ) -> bool {
         let Some(mut dispatch) = self.polling() else {
-            return self.read_waiting(remote, into);
+            return self.read_waiting(remote, into, by);
         };
         let id = dispatch.polled.next();
         match self.endpoint().polled(id, Awaited::Read(remote, into), self.polls_for()) {
             Polled::Done => true,
-            Polled::Posted => self.read_late(id, into, dispatch),
+            Polled::Posted => self.read_late(id, into, dispatch, by),
             Polled::NotPosted => {
                 drop(dispatch);
-                self.read_waiting(remote, into)
+                self.read_waiting(remote, into, by)
             }
         }
     }
@@ -145,8 +151,9 @@ impl Connection {
         id: u64,
         into: &mut Buffer,
         dispatch: MutexGuard<'_, Dispatch>,
+        by: &mut Option<Deadline>,
     ) -> bool {
-        let by = Deadline::after("read", self.options().operation_timeout);
+        let by = *by.get_or_insert_with(|| self.read_deadline());
         let Ok(mut waiter) = self.late(id, by, dispatch) else { return false };
         let collected = block_on(|| Some(Arc::clone(self)), waiter.collected(by));
         let read = collected.ok().filter(|collected| collected.failure.is_none());
@@ -154,8 +161,14 @@ impl Connection {
     }
 
     #[cold]
-    fn read_waiting(self: &Arc<Self>, remote: RemoteAddr, into: &mut Buffer) -> bool {
-        let read = self.read_into(remote, std::mem::take(into));
+    fn read_waiting(
+        self: &Arc<Self>,
+        remote: RemoteAddr,
+        into: &mut Buffer,
+        by: &mut Option<Deadline>,
+    ) -> bool {
+        let by = *by.get_or_insert_with(|| self.read_deadline());
+        let read = self.read_until(remote, std::mem::take(into), by);
         put(into, block_on(|| Some(Arc::clone(self)), read).ok())
     }
 }

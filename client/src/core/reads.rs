@@ -19,11 +19,24 @@ impl Connection {
     /// When the connection is lost, the operation's time is over, or a place is outside what the
     /// server offers; that ends the connection.
     pub async fn read_many(&self, wanted: &[(RemoteAddr, usize)]) -> Result<Vec<Buffer>, Error> {
-        let by = Deadline::after("read", self.options().operation_timeout);
+        self.read_many_until(wanted, self.read_deadline()).await
+    }
+
+    /// When a READ must have ended that is all of an operation.
+    pub(crate) fn read_deadline(&self) -> Deadline {
+        Deadline::after("read", self.options().operation_timeout)
+    }
+
+    /// As [`Self::read_many`], until then.
+    pub(crate) async fn read_many_until(
+        &self,
+        wanted: &[(RemoteAddr, usize)],
+        by: Deadline,
+    ) -> Result<Vec<Buffer>, Error> {
         let mut buffers = Vec::with_capacity(wanted.len());
         let pool = &self.shared.pool;
         if let &[(remote, len_bytes)] = wanted {
-            buffers.push(self.read_one(remote, len_bytes).await?);
+            buffers.push(self.read_one(remote, len_bytes, by).await?);
             return Ok(buffers);
         }
         for group in wanted.chunks(GROUP_MAX) {
@@ -39,7 +52,16 @@ impl Connection {
     /// # Errors
     /// As [`Self::read_many`].
     pub async fn read_into(&self, remote: RemoteAddr, into: Buffer) -> Result<Buffer, Error> {
-        let by = Deadline::after("read", self.options().operation_timeout);
+        self.read_until(remote, into, self.read_deadline()).await
+    }
+
+    /// As [`Self::read_into`], until then.
+    pub(crate) async fn read_until(
+        &self,
+        remote: RemoteAddr,
+        into: Buffer,
+        by: Deadline,
+    ) -> Result<Buffer, Error> {
         let failed = |error| self.read_error(error, by);
         let slot = self.acquire(&self.slots.permits, 1, by).await.map_err(failed)?;
         let mut waiter = self.register(1, Some(slot), None, None, by).map_err(failed)?;
@@ -52,20 +74,21 @@ impl Connection {
         collected.answer.ok_or(Error::BadAnswer("a READ without its bytes"))
     }
 
-    /// As [`Self::read_into`], of so many bytes into a buffer of the client's.
+    /// As [`Self::read_until`], of so many bytes into a buffer of the client's.
     pub(crate) async fn read_one(
         &self,
         remote: RemoteAddr,
         len_bytes: usize,
+        by: Deadline,
     ) -> Result<Buffer, Error> {
-        self.read_into(remote, self.shared.pool.get(len_bytes)).await
+        self.read_until(remote, self.shared.pool.get(len_bytes), by).await
     }
 
     /// READs a word that nobody wants: see [`Self::reads_under_way`]. `false`: there is no room for
     /// it just now.
     pub(super) fn read_unheard(&self, remote: RemoteAddr) -> bool {
         let Ok(slot) = self.slots.permits.try_acquire() else { return false };
-        let by = Deadline::after("read", self.options().operation_timeout);
+        let by = self.read_deadline();
         // Dropped, it leaves its slot to the completion.
         let registered = self.register(1, Some(slot), None, None, by);
         let Ok(mut waiter) = registered else { return false };

@@ -111,7 +111,7 @@ async fn read_all<T>(
     }
     let reads: Vec<_> = wanted.iter().map(|w| (w.remote, w.len_bytes)).collect();
     io.count(reads.len() as u64, reads.iter().map(|read| read.1).sum());
-    let buffers = io.connection.read_many(&reads).await?;
+    let buffers = io.connection.read_many_until(&reads, io.deadline()).await?;
     Ok(buffers.into_iter().zip(wanted).collect())
 }
 

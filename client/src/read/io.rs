@@ -8,7 +8,7 @@ use onesided_protocol::layout::entry::HEADER_BYTES;
 
 use super::lookup::Expired;
 use super::regions::Regions;
-use crate::core::Connection;
+use crate::core::{Connection, Deadline};
 use crate::error::Error;
 use crate::stats::Counts;
 
@@ -18,6 +18,8 @@ pub(crate) struct Io<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) regions: &'a Regions,
     pub(crate) counts: &'a Counts,
+    /// When the operation must have ended; without one each READ has all the time of one.
+    pub(crate) by: Option<&'a Deadline>,
 }
 
 /// Words that were READ, or the address turned out stale.
@@ -95,7 +97,7 @@ impl Io<'_> {
                 return Ok(words);
             }
         }
-        let buffer = self.connection.read_one(remote, len_bytes).await?;
+        let buffer = self.connection.read_one(remote, len_bytes, self.deadline()).await?;
         Ok(buffer.words()[..len_bytes / 8].to_vec())
     }
 
@@ -109,7 +111,7 @@ impl Io<'_> {
         if let Some(done) = self.connection.endpoint().read_bytes_now(remote, into) {
             return done.map_err(|error| self.connection.access_error(error));
         }
-        let buffer = self.connection.read_one(remote, into.len()).await?;
+        let buffer = self.connection.read_one(remote, into.len(), self.deadline()).await?;
         into.copy_from_slice(&buffer[..into.len()]);
         Ok(())
     }
@@ -126,7 +128,12 @@ impl Io<'_> {
             done.map_err(|error| self.connection.access_error(error))?;
             return Ok(into);
         }
-        self.connection.read_into(remote, into).await
+        self.connection.read_until(remote, into, self.deadline()).await
+    }
+
+    /// When a READ that begins now must have ended.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.by.copied().unwrap_or_else(|| self.connection.read_deadline())
     }
 
     pub(crate) fn attach(&self, region: RegionId, descriptor: &[u8]) -> Result<(), Error> {

@@ -44,6 +44,7 @@ use onesided_fabric::Loads;
 use onesided_protocol::hash::KeyHash;
 
 use crate::accesses::Sample;
+use crate::core::Deadline;
 use crate::error::Error;
 use crate::registered::RegisteredBuffer;
 use crate::rpc;
@@ -54,7 +55,13 @@ use crate::value::{Meta, Value};
 impl OpenTable {
     #[inline]
     pub(crate) fn io(&self) -> Io<'_> {
-        Io { connection: &self.connection, regions: &self.view.regions, counts: &self.counts }
+        let Self { connection, view, counts, .. } = self;
+        Io { connection, regions: &view.regions, counts, by: None }
+    }
+
+    /// As [`Self::io`], for an operation that must have ended by then.
+    pub(crate) fn io_until<'a>(&'a self, by: &'a Deadline) -> Io<'a> {
+        Io { by: Some(by), ..self.io() }
     }
 }
 
@@ -65,7 +72,7 @@ pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>
         return Ok(Some(value));
     }
     // On the heap: the fast path's future stays small.
-    Box::pin(get_slowly(table, key, false)).await
+    Box::pin(get_slowly(table, key, Waited::No)).await
 }
 
 /// The value of `key`, where a READ is a load and the first look decides. One for each type of
@@ -75,12 +82,17 @@ pub(crate) fn get_now<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> 
     table.with_now(|open, own| get_by_loads(open, open.connection.loads()?, own, key))
 }
 
-/// As [`get_now`], for a thread that waits itself: also where a READ is a round trip.
+/// As [`get_now`], for a thread that waits itself: also where a READ is a round trip. What is not
+/// decided goes on until `by`, if that is said.
 #[inline(always)]
-pub(crate) fn get_waiting<K: AsRef<[u8]> + ?Sized>(table: &TableHandle, key: &K) -> Option<Value> {
+pub(crate) fn get_waiting<K: AsRef<[u8]> + ?Sized>(
+    table: &TableHandle,
+    key: &K,
+    by: &mut Option<Deadline>,
+) -> Option<Value> {
     table.with_now(|open, own| match open.connection.loads() {
         Some(loads) => get_by_loads(open, loads, own, key),
-        None => posted::get(&open.connection, &open.io(), &open.view, own, key.as_ref()),
+        None => posted::get(&open.connection, &open.io(), &open.view, own, key.as_ref(), by),
     })
 }
 
@@ -149,7 +161,8 @@ async fn get_to(
     }
     table.count(Counter::Gets, 1);
     // On the heap: the fast path's future stays small.
-    let got = Box::pin(decide(table, key, target)).await;
+    let by = table.deadline("get");
+    let got = Box::pin(decide(table, key, by, target)).await;
     match got {
         Ok((Some(meta), how)) => {
             if how == How::OneSided {
@@ -186,15 +199,26 @@ pub(crate) fn get_many_now<K: AsRef<[u8]>>(table: &TableHandle, keys: &[K]) -> O
 /// Values in the order of their keys, and how many of them are not decided.
 pub(crate) type ManyNow = (Vec<Option<Value>>, usize);
 
+/// Whether the first look was [`get_waiting`], and until when that may go on, if it took long.
+#[derive(Clone, Copy)]
+pub(crate) enum Waited {
+    No,
+    Until(Option<Deadline>),
+}
+
 /// [`get`] after the first look, which was [`get_waiting`] or not.
 pub(crate) async fn get_slowly(
     table: &TableHandle,
     key: &[u8],
-    waited: bool,
+    waited: Waited,
 ) -> Result<Option<Value>, Error> {
     table.count(Counter::Gets, 1);
-    let sample = take_sample(table, waited);
-    let (value, how) = decide_value(table, key).await?;
+    let sample = take_sample(table, matches!(waited, Waited::Until(_)));
+    let by = match waited {
+        Waited::Until(Some(by)) => by,
+        Waited::Until(None) | Waited::No => table.deadline("get"),
+    };
+    let (value, how) = decide_value(table, key, by).await?;
     if let Some(sample) = sample {
         let _told = table.with_now(|open, own| {
             let found = (how == How::OneSided && value.is_some()).then(|| open.view.hash(key));
@@ -217,9 +241,13 @@ fn take_sample(table: &TableHandle, waited: bool) -> Option<Sample> {
     })
 }
 
-async fn decide_value(table: &TableHandle, key: &[u8]) -> Result<(Option<Value>, How), Error> {
+async fn decide_value(
+    table: &TableHandle,
+    key: &[u8],
+    by: Deadline,
+) -> Result<(Option<Value>, How), Error> {
     let mut bytes = Vec::new();
-    let (meta, how) = decide(table, key, &mut Target::Vec(&mut bytes)).await?;
+    let (meta, how) = decide(table, key, by, &mut Target::Vec(&mut bytes)).await?;
     Ok((meta.map(|meta| Value::new(bytes, meta)), how))
 }
 
@@ -234,9 +262,10 @@ enum How {
 async fn decide(
     table: &TableHandle,
     key: &[u8],
+    by: Deadline,
     target: &mut Target<'_, '_>,
 ) -> Result<(Option<Meta>, How), Error> {
-    match look_up(table, key, target).await? {
+    match look_up(table, key, by, target).await? {
         Ok(Outcome::Hit(meta)) => {
             table.count(Counter::OneSidedHits, 1);
             Ok((Some(meta), How::OneSided))
@@ -246,8 +275,9 @@ async fn decide(
             table.count(Counter::OneSidedMisses, 1);
             Ok((None, How::OneSided))
         }
-        // An error here is one of this connection; asking goes on with the next one, if any.
-        Ok(Outcome::AskServer) | Err(_) => ask(table, key, target).await,
+        Err(error @ Error::TimedOut { .. }) => Err(error),
+        // Another error is one of this connection; asking goes on with the next one, if any.
+        Ok(Outcome::AskServer) | Err(_) => ask(table, key, by, target).await,
     }
 }
 
@@ -255,9 +285,10 @@ async fn decide(
 async fn look_up(
     table: &TableHandle,
     key: &[u8],
+    by: Deadline,
     target: &mut Target<'_, '_>,
 ) -> Result<Result<Outcome, Error>, Error> {
-    let open = table.open(table.deadline("get")).await?;
+    let open = table.open(by).await?;
     if !open.connection.caps().one_sided {
         return Ok(Ok(Outcome::AskServer));
     }
@@ -266,7 +297,7 @@ async fn look_up(
     if !open.is_usable() {
         return Ok(Ok(Outcome::AskServer));
     }
-    let io = open.io();
+    let io = open.io_until(&by);
     if open.view.begins_prefill() {
         prefill::prefill(&io, &open.view).await?;
     }
@@ -285,9 +316,10 @@ fn note_reads<'k>(table: &TableHandle, keys: impl Iterator<Item = &'k [u8]>) {
 async fn ask(
     table: &TableHandle,
     key: &[u8],
+    by: Deadline,
     target: &mut Target<'_, '_>,
 ) -> Result<(Option<Meta>, How), Error> {
-    let value = rpc::get(table, key).await?;
+    let value = rpc::get(table, by, key).await?;
     let meta = value.map(|value| target.take_value(value)).transpose()?;
     Ok((meta, How::Rpc))
 }
@@ -309,6 +341,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
     keys: &[K],
     now: Option<ManyNow>,
 ) -> Result<Vec<Option<Value>>, Error> {
+    let by = table.deadline("get_many");
     let mut values = match now {
         // The decided ones are counted.
         Some((values, undecided)) => {
@@ -316,7 +349,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
             values
         }
         None => {
-            let open = table.open(table.deadline("get_many")).await?;
+            let open = table.open(by).await?;
             table.count(Counter::Gets, keys.len());
             if !open.connection.caps().one_sided {
                 return rpc::get_many(table, keys).await;
@@ -324,7 +357,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
             let mut values: Vec<Option<Value>> = keys.iter().map(|_| None).collect();
             let begun = table.begin();
             if open.is_usable() {
-                let io = open.io();
+                let io = open.io_until(&by);
                 // An error: the connection is lost. What was read counts, the others ask on the
                 // next.
                 let _lost = batch::get_many_posted(&io, &open.view, keys, &mut values).await;
@@ -338,7 +371,7 @@ pub(crate) async fn get_many_after<K: AsRef<[u8]>>(
     };
     for (value, key) in values.iter_mut().zip(keys).filter(|(value, _)| value.is_none()) {
         let how;
-        (*value, how) = decide_value(table, key.as_ref()).await?;
+        (*value, how) = decide_value(table, key.as_ref(), by).await?;
         if value.is_some() && how == How::OneSided {
             note_reads(table, std::iter::once(key.as_ref()));
         }
@@ -364,3 +397,6 @@ pub(crate) async fn keys(table: &TableHandle) -> Result<Vec<Vec<u8>>, Error> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::bucket::any_match;
 use super::io::{Io, clamp};
 use super::lookup::{Expired, bytes_of};
 use super::view::TableView;
-use crate::core::Connection;
+use crate::core::{Connection, Deadline};
 use crate::room::{Room, SHORT_LINES};
 use crate::stats::Counter;
 use crate::table::Own;
@@ -27,7 +27,7 @@ const LANDING_BYTES: usize = 1024;
 const LANDING_MAX_BYTES: usize = 4096;
 
 /// The value of `key`, if its bucket and the entry say so at first sight. `io` is of
-/// `connection`.
+/// `connection`. `by`: as of [`Connection::read_blocking`].
 #[inline(never)]
 pub(super) fn get(
     connection: &Arc<Connection>,
@@ -35,6 +35,7 @@ pub(super) fn get(
     view: &TableView,
     own: &mut Own,
     key: &[u8],
+    by: &mut Option<Deadline>,
 ) -> Option<Value> {
     let Caps { one_sided: true, reads_now: false, .. } = connection.caps() else { return None };
     if own.sampler.is_due() {
@@ -49,7 +50,7 @@ pub(super) fn get(
             any_match(&bucket, hash)?
         }
         None => {
-            let read = read(connection, io, own, place.addr, BUCKET_BYTES)?;
+            let read = read(connection, io, own, (place.addr, BUCKET_BYTES), by)?;
             let bucket = read.words().first_chunk()?;
             map.cache.put(place.directory_index, place.bucket, place.addr, bucket);
             any_match(bucket, hash)?
@@ -57,7 +58,7 @@ pub(super) fn get(
     };
     let addr = slot.addr()?;
     let len_bytes = first_read_bytes(size_class::bytes(slot.class()), key.len());
-    let entry = read(connection, io, own, addr, len_bytes)?;
+    let entry = read(connection, io, own, (addr, len_bytes), by)?;
     let header = judge_plain(&view.sums, addr, entry, key)?;
     if io.expired(header.expiry_s) != Expired::No {
         return None;
@@ -77,8 +78,8 @@ fn read<'o>(
     connection: &Arc<Connection>,
     io: &Io<'_>,
     own: &'o mut Own,
-    addr: LogAddr,
-    len_bytes: usize,
+    (addr, len_bytes): (LogAddr, usize),
+    by: &mut Option<Deadline>,
 ) -> Option<&'o Buffer> {
     let (remote, len_bytes) = clamp(addr, len_bytes, io.regions.len_bytes(addr.region()))?;
     let Own { shard, landing, .. } = own;
@@ -89,7 +90,7 @@ fn read<'o>(
     shard.add(Counter::RoundTrips, 1);
     shard.add(Counter::Reads, 1);
     shard.add(Counter::ReadBytes, len_bytes as u64);
-    connection.read_blocking(remote, landing).then_some(landing)
+    connection.read_blocking(remote, landing, by).then_some(landing)
 }
 
 /// A copy: the buffer is memory that a device knows, which is scarce.

@@ -8,12 +8,13 @@ use onesided_protocol::layout::slot::Slot;
 use onesided_protocol::limits::{KEY_MAX_BYTES, SCAN_KEYS_MAX};
 use onesided_protocol::rpc::Op;
 
-use super::{batch, decide_value, fast};
+use super::{Io, TableView, batch, decide_value, fast};
+use crate::core::Deadline;
 use crate::error::Error;
 use crate::range::KeyRange;
 use crate::rpc;
 use crate::stats::Counter;
-use crate::table::{OpenTable, TableHandle};
+use crate::table::TableHandle;
 use crate::value::Value;
 
 /// What one answer gave.
@@ -85,10 +86,12 @@ pub(crate) async fn scan(
     while found.len() < limit {
         table.count(Counter::RpcScans, 1);
         let op = next.op(limit - found.len());
-        let page = rpc::call(table, "scan", &op, rpc::page).await?;
+        // However many pages there are: each is an operation.
+        let by = table.deadline("scan");
+        let (page, _) = rpc::call_until(table, by, None, &op, rpc::page).await?;
         next.advance(&page)?;
         let more = page.more;
-        let values = values_of(table, &page).await?;
+        let values = values_of(table, &page, by).await?;
         let pairs = page.keys.into_iter().zip(values);
         found.extend(pairs.filter_map(|(key, value)| Some((key, value?))));
         if !more {
@@ -99,8 +102,12 @@ pub(crate) async fn scan(
 }
 
 /// The values of a page's keys; `None`: it went meanwhile.
-async fn values_of(table: &TableHandle, page: &Page) -> Result<Vec<Option<Value>>, Error> {
-    let open = table.open(table.deadline("scan")).await?;
+async fn values_of(
+    table: &TableHandle,
+    page: &Page,
+    by: Deadline,
+) -> Result<Vec<Option<Value>>, Error> {
+    let open = table.open(by).await?;
     table.count(Counter::Gets, page.keys.len());
     if !open.connection.caps().one_sided {
         return rpc::get_many(table, &page.keys).await;
@@ -109,12 +116,12 @@ async fn values_of(table: &TableHandle, page: &Page) -> Result<Vec<Option<Value>
     let begun = table.begin();
     if open.is_usable() {
         // An error: the connection is lost. What was read counts, the others ask on the next.
-        let _lost = read_at(table, &open, page, &mut values).await;
+        let _lost = read_at(table, &open.io_until(&by), &open.view, page, &mut values).await;
     }
     drop(begun);
     table.count(Counter::OneSidedHits, values.iter().flatten().count());
     for (value, key) in values.iter_mut().zip(&page.keys).filter(|(value, _)| value.is_none()) {
-        (*value, _) = decide_value(table, key).await?;
+        (*value, _) = decide_value(table, key, by).await?;
     }
     Ok(values)
 }
@@ -122,21 +129,21 @@ async fn values_of(table: &TableHandle, page: &Page) -> Result<Vec<Option<Value>
 /// Fills in the values that prove themselves where the slots point.
 async fn read_at(
     table: &TableHandle,
-    open: &OpenTable,
+    io: &Io<'_>,
+    view: &TableView,
     page: &Page,
     values: &mut [Option<Value>],
 ) -> Result<(), Error> {
-    let io = open.io();
     for addr in page.slots.iter().filter_map(|slot| slot.addr()) {
         if io.regions.len_bytes(addr.region()) == 0 {
-            io.regions.learn(&io, addr.region()).await?;
+            io.regions.learn(io, addr.region()).await?;
         }
     }
     let now = table
         .with_now(|open, _own| fast::entries_now(&open.io(), &open.view, &page.keys, &page.slots));
     match now {
         Some(now) => values.iter_mut().zip(now).for_each(|(value, now)| *value = now),
-        None => batch::entries_posted(&io, &open.view, &page.keys, &page.slots, values).await?,
+        None => batch::entries_posted(io, view, &page.keys, &page.slots, values).await?,
     }
     Ok(())
 }

@@ -33,6 +33,9 @@ pub(crate) async fn keys(io: &Io<'_>, view: &TableView) -> Result<Option<Vec<Vec
     let mut prefix = 0u64;
     while let Ok(next) = u32::try_from(prefix) {
         let hash = KeyHash(u64::from(next) << 32);
+        // A large table's walk takes longer than any operation: a segment is one.
+        let by = io.connection.read_deadline();
+        let io = &Io { by: Some(&by), ..*io };
         let Some((depth, mut found)) = segment(io, view, hash).await? else { return Ok(None) };
         keys.append(&mut found);
         prefix += 1 << (32 - u32::from(depth.min(32)));

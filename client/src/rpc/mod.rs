@@ -39,10 +39,14 @@ pub(crate) fn plain_put<'a>(key: &'a impl AsRef<[u8]>, value: &'a impl AsRef<[u8
 }
 
 /// GET by the server's CPU: where nothing else is possible, and when reading alone cannot decide.
-pub(crate) async fn get(table: &TableHandle, key: &[u8]) -> Result<Option<Value>, Error> {
+pub(crate) async fn get(
+    table: &TableHandle,
+    by: Deadline,
+    key: &[u8],
+) -> Result<Option<Value>, Error> {
     table.count(Counter::RpcGets, 1);
     let op = Op::Get { key, landing: None };
-    call(table, "get", &op, found).await
+    call_until(table, by, None, &op, found).await.map(|(value, _)| value)
 }
 
 /// What is known about an operation while connections come and go.

@@ -159,7 +159,7 @@ fn a_late_read_waits_when_all_slots_are_taken_and_the_connection_goes_on() {
     *device.does_newest.lock() = true;
     for _ in 0..3 * LATE_MAX {
         let mut into = pool.get(8);
-        assert!(connection.read_blocking(AT, &mut into));
+        assert!(connection.read_blocking(AT, &mut into, &mut None));
         assert_eq!(*into, BROUGHT);
     }
     assert!(connection.is_alive());
@@ -171,7 +171,7 @@ fn more_late_reads_than_places_are_not_posted_and_end_in_time() {
     let (device, connection, pool) = connection(Duration::from_millis(2));
     let others = all_slots(&connection, &pool);
     for late in 0..LATE_MAX + 3 {
-        assert!(!connection.read_blocking(AT, &mut pool.get(8)), "{late}: nothing came");
+        assert!(!connection.read_blocking(AT, &mut pool.get(8), &mut None), "{late}: nothing came");
         let posted = others.len() + LATE_MAX.min(late + 1);
         assert_eq!(device.posted.lock().len(), posted, "{late}");
     }
@@ -183,6 +183,18 @@ fn more_late_reads_than_places_are_not_posted_and_end_in_time() {
     while connection.dispatch() > 0 {}
     assert!(!connection.is_in_use(), "all places are free again");
     assert!(connection.slots.may_be_late());
+}
+
+#[test]
+fn the_next_read_of_an_operation_has_no_time_of_its_own() {
+    let timeout = Duration::from_millis(500);
+    let (_device, connection, pool) = connection(timeout);
+    let (start, mut by) = (std::time::Instant::now(), None);
+    assert!(!connection.read_blocking(AT, &mut pool.get(8), &mut by), "nothing came");
+    let first = start.elapsed();
+    assert!(!connection.read_blocking(AT, &mut pool.get(8), &mut by), "nothing came");
+    let both = start.elapsed();
+    assert!(first >= timeout && both < timeout * 3 / 2, "{first:?}, {both:?}");
 }
 
 #[test]
