@@ -156,6 +156,17 @@ impl<'a> Writer<'a> {
     /// An update, up to a step: 1 written, 2 linked, 3 committed.
     fn update(&mut self, key: &[u8], value: &[u8], steps: usize) -> Option<u64> {
         let newest = self.newest(key);
+        self.update_from(newest, key, value, steps).map(|newest| newest.version)
+    }
+
+    /// As [`Self::update`], of an entry that is known to be the newest one.
+    fn update_from(
+        &mut self,
+        newest: Newest,
+        key: &[u8],
+        value: &[u8],
+        steps: usize,
+    ) -> Option<Newest> {
         let header = EntryHeader {
             version: newest.version + 1,
             value_len: value.len() as u32,
@@ -170,7 +181,7 @@ impl<'a> Writer<'a> {
         if steps >= 3 {
             assert!(self.swap(addr, pending, committed));
         }
-        Some(header.version)
+        Some(Newest { addr, word: committed, version: header.version })
     }
 
     fn seal(self) {
@@ -248,6 +259,32 @@ fn the_server_follows_finishes_and_repairs_before_whatever_it_does() {
     writer.seal();
     assert_eq!(world.value(b"k"), Some(b"again".to_vec()));
     assert_eq!(world.broken(), 0);
+}
+
+/// Clients go on with one key while the server's process does not run: a chain of all that they had
+/// room for.
+#[test]
+fn no_chain_is_too_long_for_a_server_that_has_stood_still() {
+    let world = World::new(small(64 << 20));
+    let mut newest = None;
+    let (mut writers, mut updates) = (vec![], 0_u32);
+    world.put(b"k", b"first");
+    for session in 0..150 {
+        for _ in 0..LEASES_MAX {
+            let mut writer = Writer::new(&world, session);
+            let mut from = newest.unwrap_or_else(|| writer.newest(b"k"));
+            while let Some(next) = writer.update_from(from, b"k", &updates.to_le_bytes(), 3) {
+                (from, updates) = (next, updates + 1);
+            }
+            newest = Some(from);
+            writers.push(writer);
+        }
+    }
+    assert!(updates > 100_000, "{updates}");
+    assert_eq!(world.value(b"k"), Some((updates - 1).to_le_bytes().to_vec()));
+    assert_eq!(world.broken(), 0);
+    writers.into_iter().for_each(Writer::seal);
+    assert_eq!(world.value(b"k"), Some((updates - 1).to_le_bytes().to_vec()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A table: operations on keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use onesided_fabric::{Rights, carryless_fold};
 use onesided_protocol::LogAddr;
@@ -83,6 +83,8 @@ pub struct Table {
     /// The greatest version given so far.
     pub(super) greatest_version: AtomicU64,
     pub(super) dropped: AtomicBool,
+    /// Bytes of leases, until all of their entries were walked through.
+    pub(super) leased_bytes: AtomicUsize,
     /// An entry with an expiry was stored at some time.
     pub(super) expiring: AtomicBool,
     /// Goes through the index for entries whose time is over.
@@ -173,6 +175,7 @@ impl Table {
             evict: AtomicBool::new(options.evict),
             greatest_version: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
+            leased_bytes: AtomicUsize::new(0),
             expiring: AtomicBool::new(false),
             expiry_round: ExpiryRound::default(),
             expired: AtomicU64::new(0),

@@ -211,6 +211,7 @@ impl Table {
         let (addr, len_bytes) = take(most).or_else(|_| take(pool.block_bytes()))?;
         pool.activate(addr);
         pool.at(addr).zero(len_bytes);
+        self.leased_bytes.fetch_add(len_bytes, Ordering::Relaxed);
         Ok((addr, len_bytes))
     }
 }
@@ -221,6 +222,7 @@ impl Lease {
         if !table.dropped.load(Ordering::Acquire) {
             table.repair(&Stretch { start: addr, bytes: 0..self.len_bytes });
         }
+        table.leased_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
         // Of its full length: what nothing was written into is as good as dead.
         let freed_bytes = table.shared.pool.seal(addr, Part::Fresh, self.len_bytes);
         table.account.give(freed_bytes);

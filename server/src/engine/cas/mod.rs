@@ -57,9 +57,9 @@ pub(super) struct Cas {
     counts: Counts,
 }
 
-/// Steps from a slot to the newest entry, at most: who updates one key over and over has the server
-/// repair its slot long before.
-const STEPS_MAX: usize = 1 << 16;
+/// Steps from a slot to the newest entry that any chain may have: who updates one key over and
+/// over has the server repair its slot long before.
+const STEPS_MIN: usize = 1 << 16;
 
 /// What happened in all tables.
 #[derive(Default)]
@@ -142,7 +142,10 @@ impl Table {
     /// leads nowhere.
     fn newest(&self, hit: Hit, key: &[u8]) -> Option<Hit> {
         let mut at = Hit { header: self.entry_at(hit.addr, key)?, ..hit };
-        for _ in 0..STEPS_MAX {
+        // While this takes its steps clients may lengthen the chain, and be given leases for that.
+        let mut steps = 0;
+        while steps < self.steps_max() {
+            steps += 1;
             let word = self.shared.pool.at(at.addr).load();
             match State::decode(word) {
                 State::Committed(sum) => return self.proves(&at, sum).then_some(at),
@@ -165,6 +168,13 @@ impl Table {
             }
         }
         None
+    }
+
+    /// More steps than the longest chain has. A server that did not run for a while finds one of
+    /// all that its clients had room for: what lies between a slot and the newest entry is in leases,
+    /// and none of them is walked through while the key's index segment is locked.
+    fn steps_max(&self) -> usize {
+        STEPS_MIN + self.leased_bytes.load(Ordering::Relaxed) / HEADER_BYTES
     }
 
     /// The header of what may be the key's entry at `addr`: all of it lies in one of this table's
