@@ -86,6 +86,7 @@ fn target(report: &TargetReport) -> Value {
         "operations_by_thread": fewest_and_most(measured).map(|(fewest, most)| json!({
             "fewest": fewest,
             "most": most,
+            "fewest_in_a_second": measure.fewest_in_a_second,
         })),
         "per_second": measured.seconds.iter().map(|second| json!({
             "seconds": second.seconds,

@@ -121,9 +121,11 @@ fn updates(text: &mut String, report: &TargetReport, costs: &Costs) {
     }
     if let Some((fewest, most)) = fewest_and_most(&report.measured) {
         let ratio = fewest as f64 / most.max(1) as f64;
+        let each = report.measured.measure.fewest_in_a_second;
+        let each = each.map_or(String::new(), |each| format!(", {each} or more in each second"));
         let _ = writeln!(
             text,
-            "  a thread did {fewest} to {most} operations: fewest to most {ratio:.2}"
+            "  a thread did {fewest} to {most} operations: fewest to most {ratio:.2}{each}"
         );
     }
 }

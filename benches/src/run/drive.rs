@@ -110,10 +110,10 @@ impl<S: Source> Thread<'_, S> {
                 now_ns = self.job.now_ns();
                 times = Some(Times { intended_ns: None, began_ns, ended_ns: now_ns });
             }
-            self.record(&batch, times, &mut measure);
             if is_timed {
                 measure.tick(now_ns, &self.job.series);
             }
+            self.record(&batch, times, &mut measure);
             batches += 1;
             if batches == TRIAL_BATCHES && now_ns / TRIAL_BATCHES < SHORT_NS {
                 timed_one_of = if self.pace.is_open() { 1 } else { TIMED_ONE_OF };

@@ -112,6 +112,8 @@ pub struct Measure {
     pub timed_one_of: u64,
     /// When the last operation ended, in ns after the start.
     pub ended_ns: u64,
+    /// The fewest operations that ended in a whole second; `None` if there was none.
+    pub fewest_in_a_second: Option<u64>,
     /// Operations of the second under way.
     in_second: u64,
     second: usize,
@@ -131,6 +133,7 @@ impl Measure {
             broken: None,
             timed_one_of: 1,
             ended_ns: 0,
+            fewest_in_a_second: None,
             in_second: 0,
             second: 0,
             second_latencies: histogram(2),
@@ -163,14 +166,22 @@ impl Measure {
         }
     }
 
-    /// Tells the series of what is over when a second is.
+    /// Tells the series of what is over when a second is; what is recorded next ended now.
     #[inline]
     pub fn tick(&mut self, now_ns: u64, series: &Series) {
         self.ended_ns = now_ns;
         if now_ns / 1_000_000_000 != self.second as u64 {
-            self.flush(series);
-            self.second = (now_ns / 1_000_000_000) as usize;
+            self.end_second((now_ns / 1_000_000_000) as usize, series);
         }
+    }
+
+    #[cold]
+    fn end_second(&mut self, next: usize, series: &Series) {
+        // In seconds between them nothing ended.
+        let fewest = if next > self.second + 1 { 0 } else { self.in_second };
+        self.fewest_in_a_second = fewer(self.fewest_in_a_second, Some(fewest));
+        self.flush(series);
+        self.second = next;
     }
 
     /// Tells the series of what it does not know yet.
@@ -193,6 +204,7 @@ impl Measure {
         }
         self.verdicts.merge(&other.verdicts);
         self.ended_ns = self.ended_ns.max(other.ended_ns);
+        self.fewest_in_a_second = fewer(self.fewest_in_a_second, other.fewest_in_a_second);
         self.timed_one_of = self.timed_one_of.max(other.timed_one_of);
         self.unsupported = self.unsupported.or(other.unsupported);
         if self.broken.is_none() {
@@ -222,6 +234,11 @@ impl Measure {
     }
 }
 
+/// The less of two figures, of which there may be one or none.
+fn fewer(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
 impl Default for Measure {
     fn default() -> Self {
         Self::new()
@@ -248,5 +265,31 @@ mod tests {
         assert!((1000..1010).contains(&read.latencies.max()));
         assert!((5000..5010).contains(&read.intended.max()));
         assert_eq!((all.operations(), all.failed()), (6, 2));
+    }
+
+    #[test]
+    fn the_poorest_whole_second_of_a_thread_counts_and_empty_ones_are_seconds() {
+        let series = Series::default();
+        // What ends at these times, in ms; the rest of the last second is none.
+        let of = |ends_ms: &[u64], over_ms: u64| {
+            let mut measure = Measure::new();
+            for ms in ends_ms {
+                measure.tick(ms * 1_000_000, &series);
+                measure.record(Kind::Update, Status::Ok, None);
+            }
+            measure.tick(over_ms * 1_000_000, &series);
+            measure
+        };
+        let steady = of(&[100, 900, 1100, 1200, 1300, 2100], 2500);
+        assert_eq!(steady.fewest_in_a_second, Some(2));
+        assert_eq!(of(&[100, 900, 1100], 2000).fewest_in_a_second, Some(1));
+        assert_eq!(of(&[100, 200], 900).fewest_in_a_second, None);
+        let stuck = of(&[100, 900, 2100], 3000);
+        assert_eq!(stuck.fewest_in_a_second, Some(0), "nothing in the second between");
+        let mut all = Measure::new();
+        all.merge(&steady);
+        assert_eq!(all.fewest_in_a_second, Some(2));
+        all.merge(&stuck);
+        assert_eq!(all.fewest_in_a_second, Some(0));
     }
 }
