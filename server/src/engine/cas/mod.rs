@@ -171,8 +171,8 @@ impl Table {
     }
 
     /// More steps than the longest chain has. A server that did not run for a while finds one of
-    /// all that its clients had room for: what lies between a slot and the newest entry is in leases,
-    /// and none of them is walked through while the key's index segment is locked.
+    /// all that its clients had room for: what lies between a slot and the newest entry is in
+    /// leases, and none of them is walked through while the key's index segment is locked.
     fn steps_max(&self) -> usize {
         STEPS_MIN + self.leased_bytes.load(Ordering::Relaxed) / HEADER_BYTES
     }
