@@ -27,7 +27,12 @@ const TRIES: usize = 8;
 /// absent counter counts as 0 and is made by the first call that changes it; other ways to see the
 /// same key (`get`, `delete`, ...) see the number in decimal.
 ///
-/// It holds [`Counter::MIN`] to [`Counter::MAX`]. It never expires, and is never evicted.
+/// It holds [`Counter::MIN`] to [`Counter::MAX`]; what leads further is refused. Only who saw it
+/// last more than 2^60 from there may still add up to 2^32 to what is less than that from a limit
+/// by now: such an addition counts like any other, and then what leads back is done, and nothing
+/// else. It never expires, and is never evicted.
+///
+/// Less than 2^60 or so from a limit additions are requests to the server.
 pub struct Counter {
     table: Table,
     key: Box<[u8]>,
@@ -70,10 +75,12 @@ enum Change {
 }
 
 impl Change {
-    /// Whether it may be done one-sidedly.
-    fn is_small(self) -> bool {
+    /// Whether it may be done one-sidedly to a number that was this lately. What was added takes
+    /// effect, and others go on from there: it cannot be taken off again as if it had never been.
+    #[inline]
+    fn is_one_sided(self, seen: i64) -> bool {
         match self {
-            Self::Add(by) => by.unsigned_abs() <= ADD_MAX,
+            Self::Add(by) => by.unsigned_abs() <= ADD_MAX && !cell::is_near_a_limit(seen),
             Self::CompareSwap { .. } => true,
         }
     }
@@ -142,29 +149,12 @@ impl Counter {
     /// # Errors
     /// [`Error::WrongType`] if the key has an ordinary value, or the sum is beyond the range: then
     /// nothing was added. [`Error::OutcomeUnknown`] if it may have been added: it is never tried
-    /// again by itself; so, too, where the sum was beyond the range and could not be taken off
-    /// again. [`Error::OutOfMemory`], [`Error::ConnectionLost`], [`Error::TimedOut`].
+    /// again by itself. [`Error::OutOfMemory`], [`Error::ConnectionLost`], [`Error::TimedOut`].
     pub async fn fetch_add(&self, by: i64) -> Result<i64, Error> {
-        match self.now("fetch_add", Change::Add(by)) {
-            Now::Done(old) if cell::is_in_range(old.wrapping_add(by)) => Ok(old),
-            now => self.add_after(by, now).await,
-        }
-    }
-
-    /// [`Self::fetch_add`] after the first attempt.
-    async fn add_after(&self, by: i64, now: Now) -> Result<i64, Error> {
-        let old = self.after("fetch_add", Change::Add(by), now).await?;
-        if cell::is_in_range(old.saturating_add(by)) {
-            return Ok(old);
-        }
-        // Others saw it meanwhile as they see any other number.
-        match self.change("fetch_add", Change::Add(by.wrapping_neg())).await {
-            Ok(_) => Err(out_of_range()),
-            Err(error) => {
-                let why = error.reason();
-                let reason = format!("beyond the range, and taking it off again failed: {why}");
-                Err(Error::OutcomeUnknown { what: "fetch_add", reason })
-            }
+        let change = Change::Add(by);
+        match self.now("fetch_add", change) {
+            Now::Done(old) => Ok(old),
+            now => self.after("fetch_add", change, now).await,
         }
     }
 
@@ -177,7 +167,7 @@ impl Counter {
         if !cell::is_in_range(new) {
             return Err(out_of_range());
         }
-        if !cell::is_in_range(expected) {
+        if cell::number(expected.cast_unsigned()).is_none() {
             // It is no number, so it is not that one.
             return self.get().await;
         }
@@ -224,11 +214,11 @@ impl Counter {
     /// does nothing else.
     #[inline]
     fn now(&self, what: &'static str, change: Change) -> Now {
-        if !change.is_small() {
-            return Now::NotDone;
-        }
         let place = self.place.load();
         let Some(place) = &*place else { return Now::NotDone };
+        if !change.is_one_sided(self.seen.load(Ordering::Relaxed)) {
+            return Now::NotDone;
+        }
         let done = self.table.handle.with_now(|open, own| {
             if !place.is_on(open) || !open.updates_one_sidedly() {
                 return None;
@@ -280,9 +270,10 @@ impl Counter {
     async fn change(&self, what: &'static str, change: Change) -> Result<i64, Error> {
         let handle = &self.table.handle;
         let by = handle.deadline(what);
+        let is_one_sided = || change.is_one_sided(self.seen.load(Ordering::Relaxed));
         for _ in 0..TRIES {
             let open = handle.open(by).await?;
-            if !open.updates_one_sidedly() || !change.is_small() {
+            if !open.updates_one_sidedly() || !is_one_sided() {
                 break;
             }
             let place = match self.place_on(&open) {
@@ -294,7 +285,8 @@ impl Counter {
                 },
             };
             let begun = handle.begin();
-            let is_good = || open.is_usable() && self.place_on(&open) == place;
+            let is_there = || open.is_usable() && self.place_on(&open) == place;
+            let is_good = || is_one_sided() && is_there();
             let Some(cell) = place.filter(|_| is_good()) else { continue };
             let word = match open.io().cell(cell).await {
                 Ok(Some(remote)) => open.connection.atomic(change.opcode(remote), by).await,
@@ -352,6 +344,8 @@ impl Counter {
         let (found, answered) =
             rpc::call_where(&self.table.handle, "counter", &op, rpc::counter).await?;
         let Some((cell, number)) = found else { return Ok((None, None)) };
+        // Before the place: who finds that adds to a number that was seen.
+        self.seen.store(number, Ordering::Relaxed);
         let is_of_this = Arc::ptr_eq(&answered, open);
         if is_of_this {
             let place = Place { open: Arc::downgrade(open), cell, epoch };

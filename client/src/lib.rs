@@ -21,8 +21,7 @@
 //! ([`Error::may_have_been_applied`]).
 //!
 //! To drop the future of a call ends the waiting, not the call: a mutation that was sent may be
-//! applied, and that of [`Counter::fetch_add`] may leave the number beyond its range. Buffers that
-//! were lent come back when it is safe.
+//! applied. Buffers that were lent come back when it is safe.
 //!
 //! | module | what |
 //! |---|---|

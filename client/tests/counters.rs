@@ -101,6 +101,61 @@ fn what_is_no_counter_and_what_is_out_of_range_is_refused() {
     });
 }
 
+/// What is refused was never there: not for others, and not for a moment.
+#[test]
+fn nobody_sees_an_addition_that_is_refused() {
+    const FAR: i64 = Counter::MAX - 5;
+    let server = server();
+    let clients = ["shm", "shm", "tcp"].map(|fabric| client(&server, fabric));
+    let counters = clients.each_ref().map(|client| {
+        let counter = client.table("default").expect("the table").counter("c");
+        counter.set(FAR).expect("set");
+        counter
+    });
+    let [refused, reads, asks] = &counters;
+    std::thread::scope(|scope| {
+        let adder = scope.spawn(|| {
+            for _ in 0..20_000 {
+                let error = refused.fetch_add(6).expect_err("too much");
+                assert!(matches!(error, Error::WrongType(_)), "{error}");
+            }
+        });
+        while !adder.is_finished() {
+            assert_eq!(reads.get().expect("there"), FAR);
+            assert_eq!(asks.fetch_add(0).expect("there"), FAR);
+        }
+    });
+    assert_eq!(refused.fetch_add(5).expect("it fits"), FAR);
+}
+
+/// Who could not know that it would lead beyond the range adds all the same.
+#[test]
+fn an_addition_beyond_the_range_that_was_not_foreseen_counts() {
+    let server = server();
+    let clients = [(); 2].map(|()| client(&server, "shm"));
+    let [late, other] = clients.each_ref().map(|client| {
+        let table = client.table("default").expect("the table");
+        table.counter("c")
+    });
+    (0..2).for_each(|n| assert_eq!(late.fetch_add(1).expect("made, and found"), n));
+    other.set(Counter::MAX).expect("set");
+    assert_eq!(late.fetch_add(7).expect("it saw 2"), Counter::MAX);
+    for counter in [&late, &other] {
+        let error = counter.fetch_add(1).expect_err("beyond the range");
+        assert!(matches!(error, Error::WrongType(_)), "{error}");
+        assert_eq!(counter.get().expect("there"), Counter::MAX + 7);
+    }
+    assert_eq!(other.fetch_add(-2).expect("it leads back"), Counter::MAX + 7);
+    let swapped = other.compare_and_swap(Counter::MAX + 5, 3).expect("swapped");
+    assert_eq!((swapped, late.get().expect("there")), (Counter::MAX + 5, 3));
+    late.set(-4).expect("set");
+    let before = clients[0].stats();
+    assert_eq!(late.fetch_add(1).expect("added"), -4);
+    let after = clients[0].stats();
+    assert_eq!(after.counter_updates - before.counter_updates, 1);
+    assert_eq!(after.rpc_counters, before.rpc_counters, "without the server again");
+}
+
 #[test]
 fn who_has_a_deleted_counter_s_place_is_told() {
     on_both(|server, _, table, _| {

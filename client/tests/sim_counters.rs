@@ -22,8 +22,8 @@ fn plan(seed: u64) -> Plan {
     Plan { count_percent: 30 + seed % 50, clock_moves: false, weights, ..Plan::of(seed) }
 }
 
-#[test]
-fn counters_are_linearizable() {
+/// Runs the plans of all seeds.
+fn run(plan: impl Fn(u64) -> Plan) -> Seen {
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SEEDS").unwrap_or(300),
@@ -44,6 +44,19 @@ fn counters_are_linearizable() {
         all.splits += seen.splits;
     }
     println!("{all:?}");
+    all
+}
+
+#[test]
+fn counters_are_linearizable() {
+    let all = run(plan);
     let enough = all.updates > 1_000 && all.update_retries > 100 && all.gets > 1_000;
     assert!(number("SEED").is_some() || enough && all.moved > 500, "{all:?}");
+}
+
+/// Of each handle's additions some find a number near its limits that it saw far from them last.
+#[test]
+fn counters_at_their_limits_are_linearizable() {
+    let all = run(|seed| Plan { counts_far: true, ..plan(seed) });
+    assert!(number("SEED").is_some() || all.updates > 1_000 && all.update_retries > 100, "{all:?}");
 }

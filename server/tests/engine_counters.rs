@@ -217,6 +217,15 @@ fn numbers_stay_in_their_range() {
     assert_eq!(text(&table, "c"), Some(NUMBER_MIN.to_string()));
     assert_eq!(add(&table, "new", i64::MIN), Err(ErrorCode::WrongType));
     assert_eq!(find(&table, "new"), None);
+    // A client adds to what it saw far from there.
+    let (cell, _) = find(&table, "c").expect("there");
+    let memory = engine.region(cell.region()).expect("a region");
+    memory.fetch_add(cell.offset_bytes(), (-7_i64).cast_unsigned()).expect("inside");
+    assert_eq!(add(&table, "c", -1), Err(ErrorCode::WrongType), "further");
+    assert_eq!(add(&table, "c", 3), Ok(NUMBER_MIN - 7), "back");
+    assert_eq!(add(&table, "c", i64::MAX), Err(ErrorCode::WrongType), "beyond the other limit");
+    assert_eq!(text(&table, "c"), Some((NUMBER_MIN - 4).to_string()));
+    assert_eq!(set(0), Ok(NUMBER_MIN - 4));
 }
 
 #[test]

@@ -20,6 +20,9 @@ pub const ADD_MAX: u64 = 1 << 32;
 /// Added to a cell to delete its counter.
 pub const DELETED: u64 = 1 << 63;
 
+/// See [`is_near_a_limit`]: 2^28 times [`ADD_MAX`] from the limits.
+const NEAR_A_LIMIT: u64 = 1 << 60;
+
 /// Words from minus this on and below this are numbers: half of all.
 const LIVE: i64 = 1 << 62;
 
@@ -36,6 +39,22 @@ pub fn number(word: u64) -> Option<i64> {
 #[must_use]
 pub fn is_in_range(number: i64) -> bool {
     (NUMBER_MIN..=NUMBER_MAX).contains(&number)
+}
+
+/// Whether an addition may make one number of another. Where [`is_near_a_limit`] was asked too
+/// late, what was there is beyond the range: then it may be made to be less so.
+#[inline]
+#[must_use]
+pub fn may_become(old: i64, new: i64) -> bool {
+    (old.min(NUMBER_MIN)..=old.max(NUMBER_MAX)).contains(&new)
+}
+
+/// Whether a number is so far out that nothing is added one-sidedly any more, which takes effect
+/// whatever it leads to: the server is asked, and compares and swaps.
+#[inline]
+#[must_use]
+pub fn is_near_a_limit(number: i64) -> bool {
+    number.unsigned_abs() >= NEAR_A_LIMIT
 }
 
 /// A counter's value in its entry.
@@ -69,6 +88,24 @@ mod tests {
         }
         assert!(is_in_range(NUMBER_MIN) && !is_in_range(NUMBER_MIN - 1));
         assert!(is_in_range(NUMBER_MAX) && !is_in_range(NUMBER_MAX + 1));
+    }
+
+    #[test]
+    fn nothing_leads_further_out_and_all_leads_back() {
+        let beyond = NUMBER_MAX + 9;
+        for new in [NUMBER_MIN, 0, NUMBER_MAX, beyond - 1, beyond] {
+            assert!(may_become(beyond, new), "{new}");
+        }
+        for new in [NUMBER_MIN - 1, beyond + 1, i64::MAX] {
+            assert!(!may_become(beyond, new), "{new}");
+        }
+        for old in [NUMBER_MIN, 0, NUMBER_MAX] {
+            assert!([NUMBER_MIN, 0, NUMBER_MAX].into_iter().all(|new| may_become(old, new)));
+            assert!(!may_become(old, NUMBER_MIN - 1) && !may_become(old, NUMBER_MAX + 1));
+        }
+        let near = 1 << 60;
+        assert!(is_near_a_limit(near) && is_near_a_limit(-near) && is_near_a_limit(i64::MIN));
+        assert!(!is_near_a_limit(near - 1) && !is_near_a_limit(1 - near) && !is_near_a_limit(0));
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //! key's index segment, so whoever finds a counter's entry there finds a number in its cell.
 
 use onesided_protocol::LogAddr;
-use onesided_protocol::layout::cell::{self, ADD_MAX, CELL_BYTES, DELETED, is_in_range};
+use onesided_protocol::layout::cell::{
+    self, ADD_MAX, CELL_BYTES, DELETED, is_in_range, is_near_a_limit, may_become,
+};
 use onesided_protocol::layout::entry::{EntryHeader, FLAG_COUNTER};
 use onesided_protocol::limits::{DEPTH_MAX, KEY_MAX_BYTES};
 use onesided_protocol::rpc::{CounterAction, ErrorCode, RpcError};
@@ -141,14 +143,9 @@ impl Table {
             CounterAction::Find => {
                 return Ok(Counted::There { cell, number: self.number(cell)?, version });
             }
-            CounterAction::Add { by } if by.unsigned_abs() <= ADD_MAX => {
+            CounterAction::Add { by } if self.is_added(cell, by)? => {
                 let old = self.shared.fetch_add(cell, by.cast_unsigned())?;
-                let old = cell::number(old).ok_or_else(broken)?;
-                if !is_in_range(old.saturating_add(by)) {
-                    self.shared.fetch_add(cell, by.wrapping_neg().cast_unsigned())?;
-                    return Err(out_of_range());
-                }
-                old
+                cell::number(old).ok_or_else(broken)?
             }
             CounterAction::Add { by } => self.swap(cell, |old| Some(old.saturating_add(by)))?,
             CounterAction::Set { to } => self.swap(cell, |_| Some(to))?,
@@ -159,12 +156,17 @@ impl Table {
         Ok(Counted::Changed { old, version })
     }
 
+    /// Whether this is added, as a client does; else it is compared and swapped, which may fail.
+    fn is_added(&self, cell: LogAddr, by: i64) -> Result<bool, RpcError> {
+        Ok(by.unsigned_abs() <= ADD_MAX && !is_near_a_limit(self.number(cell)?))
+    }
+
     /// Makes the number what `next` says, if it says something; gives what it was before.
     fn swap(&self, cell: LogAddr, next: impl Fn(i64) -> Option<i64>) -> Result<i64, RpcError> {
         for _ in 0..SWAPS {
             let old = self.number(cell)?;
             let Some(new) = next(old) else { return Ok(old) };
-            if !is_in_range(new) {
+            if !may_become(old, new) {
                 return Err(out_of_range());
             }
             let expected = old.cast_unsigned();

@@ -1,5 +1,6 @@
 //! One key of the store, as if nothing ever happened at the same time.
 
+use onesided_protocol::layout::cell::may_become;
 use serde::{Deserialize, Serialize};
 
 /// A value. Tests write each byte value once, so equal contents mean the same write.
@@ -180,7 +181,11 @@ impl State {
             (Op::Add { .. } | Op::Swap { .. } | Op::Count, Ret::Old(old)) => {
                 (self.counted()? == old).then(|| self.counting(op)).flatten()
             }
-            (Op::Add { .. } | Op::Swap { .. } | Op::Count, Ret::WrongType) => {
+            (Op::Add { by }, Ret::WrongType) => {
+                let is_refused = |old: i64| !may_become(old, old + by);
+                self.counted().is_none_or(is_refused).then_some(*self)
+            }
+            (Op::Swap { .. } | Op::Count, Ret::WrongType) => {
                 self.counted().is_none().then_some(*self)
             }
             (Op::Append { .. } | Op::Stamp { .. } | Op::Touch { .. }, Ret::WrongType) => {
@@ -199,10 +204,13 @@ impl State {
                     None => Some(after),
                 }
             }
-            (Op::Increment { .. }, Ret::WrongType) => {
-                let is_bytes =
-                    |s: Stored| !matches!(s.content, Content::Number(_) | Content::Counter(_));
-                self.stored.is_some_and(is_bytes).then_some(*self)
+            (Op::Increment { by }, Ret::WrongType) => {
+                let is_refused = |s: Stored| match s.content {
+                    Content::Counter(old) => !may_become(old, old + by),
+                    Content::Number(_) => false,
+                    Content::Bytes(_) | Content::Stamped(..) => true,
+                };
+                self.stored.is_some_and(is_refused).then_some(*self)
             }
             (Op::Clock { now_s }, Ret::Ticked) => Some(self.at(now_s)),
             (Op::Ends { expiry_s }, Ret::Ticked) => Some(self.without(expiry_s)),

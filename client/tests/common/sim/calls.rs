@@ -162,7 +162,10 @@ impl Sim {
         if self.pick(100) < self.plan.count_percent {
             let op = match self.pick(8) {
                 0 => Op::Count,
-                1 => Op::Swap { expected: self.pick(4) as i64, new: self.pick(4) as i64 },
+                1 => Op::Swap { expected: self.random_number(), new: self.random_number() },
+                2 | 3 if self.plan.counts_far => {
+                    Op::Swap { expected: self.random_number(), new: self.random_number() }
+                }
                 _ => Op::Add { by: self.pick(7) as i64 - 3 },
             };
             self.mutations.update(|n| n + usize::from(op != Op::Count));
@@ -183,6 +186,14 @@ impl Sim {
         }
         self.mutations.update(|n| n + 1);
         self.random_change()
+    }
+
+    /// A small one; or one of the last that a counter holds.
+    fn random_number(&self) -> i64 {
+        match self.plan.counts_far && self.pick(3) > 0 {
+            true => Counter::MAX - self.pick(2) as i64,
+            false => self.pick(4) as i64,
+        }
     }
 
     fn random_key(&self) -> usize {

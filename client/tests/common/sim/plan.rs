@@ -61,6 +61,8 @@ pub struct Plan {
     pub shrinks: bool,
     /// Of a hundred calls, how many do something with counters.
     pub count_percent: u64,
+    /// Whether they are at their limits now and then.
+    pub counts_far: bool,
     /// Weights of the kinds of mutation.
     pub weights: Weights,
 }
@@ -168,6 +170,7 @@ impl Plan {
             threads: 1,
             shrinks: rng.random_bool(0.7),
             count_percent: 0,
+            counts_far: false,
             weights: Weights::default(),
         };
         let weights = match rng.random_bool(0.5) {
