@@ -475,3 +475,74 @@ impl Link {
         let _full = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use onesided_fabric::sim::{self, World};
+    use onesided_protocol::control::Welcome;
+
+    use super::*;
+    use crate::Options;
+
+    fn link() -> Arc<Link> {
+        let welcome = Welcome {
+            wire: 1,
+            session: 1,
+            resume_key: 2,
+            resumed: false,
+            applied_sequence: 0,
+            incarnation: 3,
+            clock_ns: 4,
+            catalog_epoch: 5,
+            lease_ms: 1000,
+            heartbeat_ms: 100,
+            credits: 1,
+            value_max_bytes: 1 << 20,
+            ticket: [0; 32],
+            fabrics: Vec::new(),
+        };
+        let pair = World::new(1, sim::Options::default()).pair(1, 2);
+        let options = Options { reconnect: false, ..Options::default() };
+        let connection =
+            Connection::from_parts(pair.client, pair.client_cq, welcome, None, options);
+        Link::new(None, Arc::clone(connection.shared()), connection).expect("one more descriptor")
+    }
+
+    /// As [`Link::ask`] does, with what it looks at when its time is over.
+    fn asks(link: &Link, message: ToServer) -> (Arc<AtomicBool>, impl Sized) {
+        let (answer, answered) = oneshot::channel();
+        let decided = Arc::new(AtomicBool::new(false));
+        let by = Deadline::after("test", Duration::from_secs(3_600));
+        link.jobs.lock().push_back(Job { message, by, answer, decided: Arc::clone(&decided) });
+        (decided, answered)
+    }
+
+    fn drop_table(name: &str) -> ToServer {
+        ToServer::DropTable { name: name.to_owned() }
+    }
+
+    /// Whoever asked and whoever sends meet at the last moment.
+    #[test]
+    fn a_request_is_sent_or_given_up_and_never_both() {
+        let link = link();
+        let (given_up, _waits) = asks(&link, drop_table("given up"));
+        let (sent, _waits_too) = asks(&link, drop_table("sent"));
+        assert!(!given_up.swap(true, Ordering::AcqRel), "its asker says that nothing is done");
+        let job = link.next_job().expect("the other one");
+        assert_eq!(job.message, drop_table("sent"));
+        assert!(sent.swap(true, Ordering::AcqRel), "its asker says that nobody knows");
+        assert!(link.next_job().is_none());
+    }
+
+    #[test]
+    fn what_may_be_asked_twice_is_sent_again() {
+        let link = link();
+        let (_decided, _waits) = asks(&link, ToServer::ListTables);
+        for _ in 0..2 {
+            let job = link.next_job().expect("it was put back");
+            link.put_back(job);
+        }
+    }
+}

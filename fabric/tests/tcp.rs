@@ -88,6 +88,23 @@ impl Server {
         }
     }
 
+    /// Sends until nothing has gone for half a second, or all has; gives how much.
+    fn takes(&mut self, stream: &mut TcpStream, bytes: &[u8]) -> usize {
+        stream.set_nonblocking(true).unwrap();
+        let (mut sent, mut last) = (0, Instant::now());
+        while sent < bytes.len() && last.elapsed() < Duration::from_millis(500) {
+            match stream.write(&bytes[sent..]) {
+                Ok(n) => (sent, last) = (sent + n, Instant::now()),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            }
+            let mut out = Vec::new();
+            self.cq.poll(&mut out, 64);
+            out.into_iter().for_each(|completion| self.take(completion));
+        }
+        stream.set_nonblocking(false).unwrap();
+        sent
+    }
+
     fn echo_works(&mut self) {
         let (mut stream, context) = self.stranger();
         stream.write_all(&frame(b"still there?")).unwrap();
@@ -203,6 +220,31 @@ fn unfinished_messages_wait_for_room_and_all_come() {
         assert!(server.received[context][0] == [1; 100_000]);
         assert_eq!(server.received[context][1], b"behind it");
         assert!(!server.ended.contains_key(context));
+    }
+}
+
+/// It stays with its sender, but for what the sockets hold.
+#[test]
+fn what_has_no_room_is_not_read() {
+    const LONG: usize = 32 << 20;
+    let limits = Limits {
+        max_message_bytes: LONG,
+        total_receive_bytes: LONG + (1 << 20),
+        stalled_max: Duration::from_secs(3600),
+        ..LIMITS
+    };
+    let mut server = Server::new(limits);
+    let whole = frame(&vec![3; LONG]);
+    let [(mut first, one), (mut second, two)] = [(); 2].map(|()| server.stranger());
+    let most = LONG - 1;
+    assert_eq!(server.takes(&mut first, &whole[..most]), most, "it has room");
+    let taken = server.takes(&mut second, &whole);
+    assert!(taken < LONG / 2, "{taken} bytes were taken");
+    assert_eq!(server.takes(&mut first, &whole[most..]), whole.len() - most);
+    assert_eq!(server.takes(&mut second, &whole[taken..]), whole.len() - taken);
+    for context in [one, two] {
+        server.until("the message", |s| s.received.contains_key(&context));
+        assert!(server.received[&context] == [vec![3; LONG]]);
     }
 }
 
