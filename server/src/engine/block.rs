@@ -37,6 +37,9 @@ pub(super) struct Block {
     /// entry that is being written, and one of the cleaner; [`ACTIVE`]. It becomes free exactly
     /// when this becomes 0.
     holds: AtomicU64,
+    /// By how much entries count as longer than they are ([`super::cas`]), if that is positive.
+    /// Only figures, and the choice of what is cleaned, go by it.
+    over_bytes: AtomicU32,
     /// A [`Use`].
     used_for: AtomicU32,
     /// Blocks of the run that begins here; in its other blocks, how far back it begins.
@@ -95,14 +98,31 @@ impl Block {
         self.owner.load(Ordering::Relaxed)
     }
 
+    /// What live entries take.
     pub(super) fn live_bytes(&self) -> u64 {
-        self.holds.load(Ordering::Relaxed) & LIVE
+        self.live_of(self.holds.load(Ordering::Relaxed))
+    }
+
+    fn live_of(&self, holds: u64) -> u64 {
+        let over_bytes = self.over_bytes.load(Ordering::Relaxed).cast_signed();
+        (holds & LIVE).saturating_sub(u64::try_from(over_bytes).unwrap_or(0))
+    }
+
+    /// Whether anything counts as live.
+    pub(super) fn has_live(&self) -> bool {
+        self.holds.load(Ordering::Relaxed) & LIVE != 0
+    }
+
+    /// What counts as live says so many bytes more than it takes, or less.
+    pub(super) fn note_over(&self, bytes: i32) {
+        self.over_bytes.fetch_add(bytes.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// It is block `at` of a run, from now on.
     pub(super) fn occupy(&self, at: usize, use_: Use, owner: u32) {
         self.owner.store(owner, Ordering::Relaxed);
         self.holds.store(0, Ordering::Relaxed);
+        self.over_bytes.store(0, Ordering::Relaxed);
         let use_ = if at == 0 || use_ == Use::Meta { use_ } else { Use::RunTail };
         self.used_for.store(use_ as u32, Ordering::Relaxed);
         if at > 0 {
@@ -201,7 +221,7 @@ impl Block {
             owner: self.owner(),
             blocks: self.run(),
             used_bytes: self.used_bytes.load(Ordering::Relaxed) as usize,
-            live_bytes: (holds & LIVE) as usize,
+            live_bytes: self.live_of(holds) as usize,
             sealed_as: self.sealed_as.load(Ordering::Relaxed),
             part: match self.is_kept.load(Ordering::Relaxed) {
                 true => Part::Kept,

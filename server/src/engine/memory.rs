@@ -586,11 +586,14 @@ impl Pool {
         logs
     }
 
-    /// Rights of its region, owner, use and live bytes of every block, each at some moment.
+    /// Rights of its region, owner, use and live bytes of every block, each at some moment: no
+    /// more than its run has, whatever clients that may write there let slots point at.
     fn each_block(&self, mut each: impl FnMut(Rights, u32, Use, u64)) {
         for (_, region) in self.live_regions() {
             for block in &region.blocks {
-                each(region.rights, block.owner(), block.used_for(), block.live_bytes());
+                let (used, run_bytes) = (block.used_for(), block.run() * self.block_bytes);
+                let live_bytes = block.live_bytes().min(run_bytes as u64);
+                each(region.rights, block.owner(), used, live_bytes);
             }
         }
     }

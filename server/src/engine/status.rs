@@ -163,7 +163,9 @@ impl Engine {
         let private_of = |table: &Arc<Table>| table.index.private_bytes() + table.heat.len_bytes();
         let private: usize = tables.iter().map(private_of).sum();
         let order_of = |table: &Arc<Table>| table.order.as_ref().map_or(0, Order::used_bytes);
-        let log_dead_bytes = totals.log.saturating_sub(totals.live + rest as u64);
+        // Segments come and go while they are added up.
+        let log_live_bytes = totals.live.min(totals.log);
+        let log_dead_bytes = totals.log.saturating_sub(log_live_bytes + rest as u64);
         let order_bytes: u64 = tables.iter().map(order_of).sum();
         let index_bytes = self.shared.meta.used_bytes() as u64;
         MemoryStatus {
@@ -173,9 +175,9 @@ impl Engine {
             retired_bytes: retired_bytes as u64,
             catalog_bytes: self.shared.catalog.memory().len_bytes() as u64,
             log_bytes: totals.log,
-            log_live_bytes: totals.live,
+            log_live_bytes,
             log_dead_bytes,
-            log_free_bytes: totals.log.saturating_sub(totals.live + log_dead_bytes),
+            log_free_bytes: totals.log - log_live_bytes - log_dead_bytes,
             meta_bytes: totals.meta,
             cells_bytes: totals.cells,
             order_bytes,

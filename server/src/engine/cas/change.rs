@@ -43,7 +43,9 @@ impl Table {
     pub(in crate::engine) fn recount(&self, fresh: &Fresh<'_>) {
         let more = size_class::bytes(fresh.pending.class()).saturating_sub(fresh.len_bytes);
         // It is pinned, so its segment is not free.
-        let _counted = more == 0 || self.shared.pool.count(fresh.addr, more);
+        if more > 0 && self.shared.pool.count(fresh.addr, more) {
+            self.shared.pool.note_over(fresh.addr, more as i32);
+        }
     }
 
     /// The table is being dropped: what a slot points at is dead.

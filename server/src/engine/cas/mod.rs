@@ -14,9 +14,13 @@
 //! the server out, and no client: state words change by compare-and-swap only, and whoever loses
 //! one looks again.
 //!
-//! **Accounts.** A segment's live bytes are the sum, over the slots that point into it, of what
-//! the slot's size class says: slots are the server's own, so nothing that a client writes can make
-//! what is taken off differ from what was put on. An entry between a slot and the newest one lies
+//! **Accounts.** What holds a segment is the sum, over the slots that point into it, of what the
+//! slot's size class says: slots are the server's own, so nothing that a client writes can make
+//! what is taken off differ from what was put on. By how much that is more than the entries take
+//! (up to 48 bytes of short ones, an eighth of long ones) is counted beside it, by what their
+//! headers say when a slot begins to point at them and when it ends: exact as long as no client
+//! changes a header; otherwise the table's figures are wrong by as much, and its segments are
+//! cleaned too early or too late. An entry between a slot and the newest one lies
 //! in a lease, which holds its segment, or is passed over by the walk that ends the lease. So a
 //! segment is free when no slot points into it and nobody may link what lies there.
 //!
@@ -83,6 +87,14 @@ fn counted_bytes(slot: Slot) -> usize {
     size_class::bytes(slot.class())
 }
 
+/// By how much that is more than its entry takes, by what the header says now: a client may have
+/// written any length there, of which only those of the class count.
+fn over_bytes(slot: Slot, header: &EntryHeader) -> i32 {
+    let below = slot.class().checked_sub(1).map_or(0, size_class::bytes);
+    let taken_bytes = header.padded_bytes().clamp(below, counted_bytes(slot));
+    (counted_bytes(slot) - taken_bytes) as i32
+}
+
 thread_local! {
     /// An entry's covered bytes, out of reach of who wrote them.
     static COVERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -120,6 +132,7 @@ impl Table {
         if !self.shared.pool.count(newest.addr, counted_bytes(new)) {
             return false;
         }
+        self.shared.pool.note_over(newest.addr, over_bytes(new, &newest.header));
         at.store(new.0);
         self.release_slot(Slot(old));
         if newest.header.expiry_s != 0 {
@@ -133,7 +146,10 @@ impl Table {
     /// A slot points no more.
     pub(super) fn release_slot(&self, slot: Slot) {
         if let Some(addr) = slot.addr() {
-            self.account.give(self.shared.pool.sub(addr, counted_bytes(slot)));
+            let pool = &self.shared.pool;
+            // Before it may be free, and another table's.
+            pool.note_over(addr, -over_bytes(slot, &header_at(pool.at(addr))));
+            self.account.give(pool.sub(addr, counted_bytes(slot)));
         }
     }
 

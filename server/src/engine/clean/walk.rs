@@ -78,7 +78,7 @@ impl Walk {
             let buffers = (&mut batch.key, &mut batch.value);
             let next_bytes = table.empty(&stretch, self.next_bytes, BATCH, buffers)?;
             self.next_bytes = next_bytes.unwrap_or(self.used_bytes);
-            if self.next_bytes < self.used_bytes || pool.live_bytes(self.segment) == 0 {
+            if self.next_bytes < self.used_bytes || !pool.has_live(self.segment) {
                 return Ok(());
             }
             if !holds(Rule::RepairBeforeReuse) {

@@ -1,6 +1,7 @@
 //! What regions are full of, for whoever looks at it.
 
 use onesided_fabric::Rights;
+use onesided_protocol::LogAddr;
 
 use super::{Block, Pool, Region, Use};
 use crate::engine::Engine;
@@ -67,6 +68,16 @@ impl Pool {
     fn map(&self, from: usize, limit: usize) -> Vec<RegionMap> {
         let page = self.live_regions().skip(from).take(limit);
         page.map(|(id, region)| region.map(id, self.block_bytes)).collect()
+    }
+
+    /// Whether anything counts as live in the segment at `addr`.
+    pub(in crate::engine) fn has_live(&self, addr: LogAddr) -> bool {
+        self.block_of(addr).has_live()
+    }
+
+    /// In the segment at `addr` entries count by so many bytes more than they take than before.
+    pub(in crate::engine) fn note_over(&self, addr: LogAddr, bytes: i32) {
+        self.block_of(addr).note_over(bytes);
     }
 
     fn made_count(&self) -> usize {
