@@ -42,6 +42,7 @@ fn plan() -> Plan {
         cas: false,
         shrinks: false,
         count_percent: 0,
+        counts_far: false,
         resumed_percent: None,
         commits_wait: false,
         commits_per_mille: 0,

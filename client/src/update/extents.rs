@@ -254,5 +254,9 @@ mod tests {
         assert!(!extents.add((second, 1), lease(1), 0));
         assert_eq!(place(&extents, third), None);
         assert_eq!(extents.to_seal(), [], "its session's end gives it back");
+        assert!(extents.add((third, 2), lease(2), 0));
+        assert_eq!(place(&extents, third), Some(lease(2).0));
+        extents.go_on(3);
+        assert_eq!(extents.to_seal(), [], "nor is one that was written to asked for by another");
     }
 }
