@@ -480,33 +480,13 @@ impl Link {
 mod tests {
     use std::time::Duration;
 
-    use onesided_fabric::sim::{self, World};
-    use onesided_protocol::control::Welcome;
-
     use super::*;
     use crate::Options;
+    use crate::core::fake;
 
     fn link() -> Arc<Link> {
-        let welcome = Welcome {
-            wire: 1,
-            session: 1,
-            resume_key: 2,
-            resumed: false,
-            applied_sequence: 0,
-            incarnation: 3,
-            clock_ns: 4,
-            catalog_epoch: 5,
-            lease_ms: 1000,
-            heartbeat_ms: 100,
-            credits: 1,
-            value_max_bytes: 1 << 20,
-            ticket: [0; 32],
-            fabrics: Vec::new(),
-        };
-        let pair = World::new(1, sim::Options::default()).pair(1, 2);
         let options = Options { reconnect: false, ..Options::default() };
-        let connection =
-            Connection::from_parts(pair.client, pair.client_cq, welcome, None, options);
+        let connection = fake::connection(options, |_, _| Ok(()));
         Link::new(None, Arc::clone(connection.shared()), connection).expect("one more descriptor")
     }
 

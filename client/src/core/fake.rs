@@ -9,7 +9,8 @@ use onesided_fabric::{
     AccessError, AttachError, Caps, Completion, CompletionQueue, Endpoint, FabricKind, Outcome,
     PostError, RegionId, RemoteAddr, Wait, WorkRequest,
 };
-use onesided_protocol::control::Welcome;
+use onesided_protocol::control::{FabricName, TableInfo, TableOptions, Welcome};
+use onesided_protocol::layout::catalog::DirectoryWord;
 use parking_lot::Mutex;
 
 use super::connection::Connection;
@@ -46,6 +47,19 @@ pub(crate) fn connection(options: Options, post: impl Post + 'static) -> Arc<Con
 pub(crate) fn again(lost: &Connection, post: impl Post + 'static) -> Arc<Connection> {
     let (endpoint, due) = fake(post);
     lost.again(endpoint, due, Welcome { resumed: true, ..welcome() })
+}
+
+/// What such a connection's server says of a table.
+pub(crate) fn table_info(updates_over: Option<FabricName>) -> TableInfo {
+    TableInfo {
+        id: 1,
+        slot: 0,
+        hash_seed: 1,
+        secret: 1,
+        directory: DirectoryWord(0),
+        options: TableOptions::default(),
+        updates_over,
+    }
 }
 
 fn fake(post: impl Post + 'static) -> (Arc<dyn Endpoint>, Arc<Due>) {

@@ -4,8 +4,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use onesided_fabric::{BufferPool, Outcome, PostError, WorkRequest};
-use onesided_protocol::control::{FabricName, TableInfo, TableOptions};
-use onesided_protocol::layout::catalog::{CATALOG_REGION, DirectoryWord};
+use onesided_protocol::control::FabricName;
+use onesided_protocol::layout::catalog::CATALOG_REGION;
 use onesided_protocol::rpc::{Answer, Reply, Request};
 
 use super::*;
@@ -36,22 +36,11 @@ fn answers(chain: &mut VecDeque<WorkRequest>, due: &Due) -> Result<(), PostError
     Ok(())
 }
 
-fn info(updates_over: Option<FabricName>) -> TableInfo {
-    TableInfo {
-        id: 1,
-        slot: 0,
-        hash_seed: 1,
-        secret: 1,
-        directory: DirectoryWord(0),
-        options: TableOptions::default(),
-        updates_over,
-    }
-}
-
 #[test]
 fn what_could_not_be_posted_is_done_over_the_next_connection() {
     let first = fake::connection(Options::default(), ends);
-    let table = Table::from_parts(&first, "t", info(Some(FabricName::Verbs))).expect("a table");
+    let table =
+        Table::from_parts(&first, "t", fake::table_info(Some(FabricName::Verbs))).expect("a table");
     let counter = table.counter("k");
     let handle = &table.handle;
     let by = handle.deadline("a test");
@@ -72,7 +61,7 @@ fn what_could_not_be_posted_is_done_over_the_next_connection() {
         if let Poll::Ready(added) = adding.as_mut().poll(&mut cx) {
             break added;
         }
-        table.go_on(&second, &info(None));
+        table.go_on(&second, &fake::table_info(None));
         second.dispatch();
     };
     assert_eq!(added.expect("it was added"), 5);

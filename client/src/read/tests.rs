@@ -2,8 +2,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onesided_fabric::{Opcode, Outcome};
-use onesided_protocol::control::{TableInfo, TableOptions};
-use onesided_protocol::layout::catalog::DirectoryWord;
 
 use crate::core::{block_on, fake};
 use crate::error::Error;
@@ -24,16 +22,7 @@ fn time_of_get(read: Option<Duration>, get: impl AsyncFnOnce(&Table) -> Error) -
         }
         Ok(())
     });
-    let info = TableInfo {
-        id: 1,
-        slot: 0,
-        hash_seed: 1,
-        secret: 1,
-        directory: DirectoryWord(0),
-        options: TableOptions::default(),
-        updates_over: None,
-    };
-    let table = Table::from_parts(&connection, "t", info).expect("a table");
+    let table = Table::from_parts(&connection, "t", fake::table_info(None)).expect("a table");
     let start = Instant::now();
     let error = block_on(|| Some(Arc::clone(&connection)), get(&table));
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");

@@ -3,11 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 
-use onesided_protocol::control::{TableInfo, TableOptions};
-use onesided_protocol::layout::catalog::DirectoryWord;
-
 use super::super::driver::block_on;
-use super::super::fake::{CREDITS, connection};
+use super::super::fake::{CREDITS, connection, table_info};
 use super::*;
 use crate::options::Options;
 use crate::table::Table;
@@ -68,16 +65,7 @@ fn a_batch_that_left_in_part_says_of_the_rest_that_its_time_was_over() {
 #[test]
 fn a_batch_that_takes_too_long_leaves_the_connection_to_others() {
     let connection = full_after_one();
-    let info = TableInfo {
-        id: 1,
-        slot: 0,
-        hash_seed: 1,
-        secret: 1,
-        directory: DirectoryWord(0),
-        options: TableOptions::default(),
-        updates_over: None,
-    };
-    let table = Table::from_parts(&connection, "t", info).expect("a table");
+    let table = Table::from_parts(&connection, "t", table_info(None)).expect("a table");
     // Too long to share messages.
     let pairs = [1, 2, 3].map(|n| ([n], vec![n; 40 << 10]));
     let stored = block_on(|| Some(Arc::clone(&connection)), table.put_many(&pairs));

@@ -1,17 +1,13 @@
 //! Who acknowledges that memory may go finds nothing that was taken out and is not posted yet.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use onesided_fabric::{
-    AccessError, AttachError, Caps, Completion, CompletionQueue, Endpoint, FabricKind, Opcode,
-    PostError, RegionId, RemoteAddr, Wait, WorkRequest,
-};
+use onesided_fabric::{Opcode, RegionId, RemoteAddr};
 use parking_lot::Mutex;
 
-use super::super::polled::tests::welcome;
+use super::super::fake;
 use super::*;
 use crate::options::Options;
 
@@ -26,7 +22,7 @@ enum What {
 }
 
 /// Takes as long for each compare-and-swap as it is told to, and completes nothing.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Device {
     posted: Mutex<Vec<What>>,
     holds: AtomicBool,
@@ -41,70 +37,33 @@ impl Device {
             std::thread::yield_now();
         }
     }
-}
 
-impl Endpoint for Device {
-    fn caps(&self) -> Caps {
-        let (kind, max_message_bytes) = (FabricKind::Sim, 64 << 10);
-        Caps { kind, one_sided: true, reads_now: false, max_message_bytes, send_depth: 64 }
-    }
-
-    fn post(&self, chain: &mut VecDeque<WorkRequest>) -> Result<(), PostError> {
-        for request in chain.drain(..) {
-            let what = match request.op {
-                Opcode::CompareSwap { .. } => What::Swap,
-                Opcode::Read { .. } => What::Read,
-                other => panic!("{other:?}"),
-            };
-            if what == What::Swap {
-                self.hold();
-            }
-            self.posted.lock().push(what);
+    fn post(&self, op: &Opcode) {
+        let what = match op {
+            Opcode::CompareSwap { .. } => What::Swap,
+            Opcode::Read { .. } => What::Read,
+            other => panic!("{other:?}"),
+        };
+        if what == What::Swap {
+            self.hold();
         }
-        Ok(())
-    }
-
-    fn attach(&self, _: RegionId, _: &[u8]) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn read_now(&self, _: RemoteAddr, _: &mut [u64]) -> Option<Result<(), AccessError>> {
-        None
-    }
-
-    fn read_bytes_now(&self, _: RemoteAddr, _: &mut [u8]) -> Option<Result<(), AccessError>> {
-        None
-    }
-
-    fn close(&self) {}
-
-    fn is_closed(&self) -> bool {
-        false
+        self.posted.lock().push(what);
     }
 }
 
-/// Nothing ever completes.
-struct Silent;
-
-impl CompletionQueue for Silent {
-    fn poll(&self, _: &mut Vec<Completion>, _: usize) -> usize {
-        0
-    }
-
-    fn wait(&self, timeout: Duration) -> Wait {
-        std::thread::sleep(timeout.min(Duration::from_millis(1)));
-        Wait::TimedOut
-    }
-
-    fn wake(&self) {}
+/// A connection over it.
+fn connection(device: &Arc<Device>) -> Arc<Connection> {
+    let device = Arc::clone(device);
+    fake::connection(Options::default(), move |chain, _| {
+        chain.drain(..).for_each(|request| device.post(&request.op));
+        Ok(())
+    })
 }
 
 /// While `post` posts what waits, another thread acknowledges.
 fn is_waited_for(post: impl FnOnce(&Connection) + Send) {
     let device = Arc::new(Device::default());
-    let endpoint = Arc::clone(&device) as Arc<dyn Endpoint>;
-    let options = Options::default();
-    let connection = Connection::from_parts(endpoint, Arc::new(Silent), welcome(), None, options);
+    let connection = connection(&device);
     connection.commits.lock().wait(Swap { at: AT, expected: 1, new: 2 });
     device.holds.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
